@@ -1,0 +1,137 @@
+"""What the user asked for (`EngineConfig`) and what the checkpoint turned out to be (`ModelConfig`). Data and checks only.
+
+Choices with several candidates are made in `resolve.py`; nothing here opens a file or looks at a device.
+"""
+
+import difflib
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from modulm.errors import CheckpointError, ConfigError
+
+DTYPES = ("auto", "float32", "bfloat16", "float16")
+_ALIASES = {"float": "float32", "half": "float16", "fp16": "float16", "bf16": "bfloat16", "fp32": "float32"}
+
+
+@dataclass(kw_only=True)
+class EngineConfig:
+    """Every option of an engine, under vLLM's names. Built through `make`, which refuses unknown ones.
+
+    Attributes:
+        model: Folder, `.gguf` file, hub id, or `package://PACKAGE/FILE`.
+        max_model_len: Longest sequence, prompt and output together; None takes the model's own.
+        max_num_seqs: Sequences that may run at once.
+        max_num_batched_tokens: Tokens computed in one step; longer prompts are split (chunked prefill).
+        kv_cache_memory_bytes: Size of the KV cache; None derives it from `gpu_memory_utilization` of what is free.
+        gpu_memory_utilization: Share of the device's memory the engine may take, on whatever device.
+        block_size: Tokens per KV block.
+        attention_backend, quantization, load_format: A name, or "auto"/None for automatic choice.
+        logits_processors: Classes or "module:Class" strings, after those of plugins.
+        num_kv_blocks: Fixes the number of KV blocks (tests); overrides both memory options.
+    """
+
+    model: str
+    tokenizer: str | None = None
+    revision: str | None = None
+    download_dir: str | None = None
+    served_model_name: str | None = None
+    dtype: str = "auto"
+    max_model_len: int | None = None
+    max_num_seqs: int = 64
+    max_num_batched_tokens: int = 2048
+    gpu_memory_utilization: float = 0.5
+    kv_cache_memory_bytes: int | None = None
+    kv_cache_dtype: str = "auto"
+    block_size: int = 16
+    num_kv_blocks: int | None = None
+    enable_prefix_caching: bool = True
+    enable_chunked_prefill: bool = True
+    scheduling_policy: Literal["fcfs", "priority"] = "fcfs"
+    seed: int = 0
+    quantization: str | None = None
+    load_format: str = "auto"
+    attention_backend: str = "auto"
+    kernels: str = "auto"
+    device: str = "auto"
+    executor: str = "inprocess"
+    logits_processors: list[Any] = field(default_factory=list)
+    chat_template: str | None = None
+    generation_config: str = "auto"
+    max_logprobs: int = 20
+    tool_parser_plugin: str | None = None
+    reasoning_parser_plugin: str | None = None
+    skip_tokenizer_init: bool = False
+
+    @classmethod
+    def make(cls, **options: Any) -> "EngineConfig":
+        """Build from keyword options; an unknown one is a `ConfigError` with the nearest name."""
+        known = cls.__dataclass_fields__
+        for name in options:
+            if name not in known:
+                near = difflib.get_close_matches(name, known, n=1)
+                hint = f" Did you mean {near[0]!r}?" if near else ""
+                raise ConfigError(f"Option {name!r} is unknown.{hint} Known: {', '.join(sorted(known))}.")
+        return cls(**options)
+
+    def __post_init__(self) -> None:
+        self.dtype = _ALIASES.get(self.dtype, self.dtype)
+        self.kv_cache_dtype = _ALIASES.get(self.kv_cache_dtype, self.kv_cache_dtype)
+        for name in ("dtype", "kv_cache_dtype"):
+            _one_of(name, getattr(self, name), DTYPES)
+        _one_of("scheduling_policy", self.scheduling_policy, ("fcfs", "priority"))
+        _one_of("generation_config", self.generation_config, ("auto", "modulm", "vllm"))
+        for name in ("max_num_seqs", "max_num_batched_tokens", "block_size"):
+            _positive(name, getattr(self, name))
+        for name in ("max_model_len", "kv_cache_memory_bytes", "num_kv_blocks"):
+            if getattr(self, name) is not None:
+                _positive(name, getattr(self, name))
+        if not 0 < self.gpu_memory_utilization <= 1:
+            raise ConfigError(
+                f"gpu_memory_utilization={self.gpu_memory_utilization!r} is refused: it is a share over 0 and at most 1."
+            )
+
+
+def _one_of(name: str, value: object, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise ConfigError(f"{name}={value!r} is unknown. There are: {', '.join(allowed)}.")
+
+
+def _positive(name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ConfigError(f"{name}={value!r} is refused: it must be a whole number of at least 1.")
+
+
+@dataclass(kw_only=True)
+class ModelConfig:
+    """The model as its checkpoint declares it: config.json's contents with a few checked readings.
+
+    Attributes:
+        name: What the user called the model.
+        hf: config.json's contents (of the text part, where a model has several), never changed after creation.
+        architectures: Names to look up in the model registry, in order.
+        dtype: What the engine computes in: "float32", "bfloat16" or "float16".
+        max_model_len: Longest sequence the engine will run.
+    """
+
+    name: str
+    hf: dict[str, Any]
+    architectures: list[str]
+    dtype: str = "float32"
+    max_model_len: int = 0
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """Return a key of config.json; null counts as missing."""
+        value = self.hf.get(key)
+        return default if value is None else value
+
+    def need(self, key: str) -> Any:
+        """Return a key that must be there. Raises `CheckpointError` naming it."""
+        value = self.hf.get(key)
+        if value is None:
+            raise CheckpointError(f"Model {self.name!r} has no {key!r} in its config; a {self.architectures} needs it.")
+        return value
+
+    @property
+    def vocab_size(self) -> int:
+        """Rows of the embedding; logits have as many columns."""
+        return int(self.need("vocab_size"))

@@ -1,0 +1,85 @@
+"""Checkpoint file formats (family `modulm.checkpoints`): what is on disk, under the names of Hugging Face's config.json.
+
+A reader is opened in the front end (config, tokenizer) and in the worker (tensors). Opening, config and tokenizer never
+import torch and never read tensor data; `tensor` returns a view on the mapped file where it can. Every name is
+the one transformers uses ("model.layers.0.self_attn.q_proj.weight"), whatever the file calls it.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from modulm.interfaces.support import Support
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True, kw_only=True)
+class TensorInfo:
+    """Shape (as transformers has it, row-major) and stored type ("bfloat16", "float32", "q4_1", ...) of one tensor."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    size_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenizerData:
+    """All that is needed to build a tokenizer, without files.
+
+    Attributes:
+        tokenizer_json: The serialised `tokenizers.Tokenizer` (contents of a tokenizer.json).
+        config: Contents of tokenizer_config.json (bos_token, eos_token, add_bos_token ...), special tokens as strings.
+        chat_template: Jinja source, or several by name, or None.
+    """
+
+    tokenizer_json: str
+    config: dict[str, Any] = field(default_factory=dict)
+    chat_template: str | dict[str, str] | None = None
+
+
+class Checkpoint(ABC):
+    """One opened checkpoint. All methods raise `CheckpointError` naming the file and the tensor or key."""
+
+    format: ClassVar[str]
+    path: Path
+
+    @classmethod
+    @abstractmethod
+    def matches(cls, path: Path) -> Support:
+        """Say whether `path` (a file or folder that exists) is of this format; cheap: names and magic bytes only."""
+
+    @classmethod
+    @abstractmethod
+    def open(cls, path: Path) -> "Checkpoint":
+        """Open and check the header. Tensor data is mapped, not read."""
+
+    @abstractmethod
+    def config(self) -> dict[str, Any]:
+        """Return the model's configuration with config.json's keys, `architectures` included."""
+
+    @abstractmethod
+    def generation_config(self) -> dict[str, Any]:
+        """Return generation_config.json's contents, or an empty dict."""
+
+    @abstractmethod
+    def tokenizer(self) -> TokenizerData:
+        """Return the tokenizer's data. Raises `CheckpointError` naming what is missing."""
+
+    @abstractmethod
+    def tensor_names(self) -> Iterable[str]:
+        """Return the names of all tensors."""
+
+    @abstractmethod
+    def info(self, name: str) -> TensorInfo:
+        """Return shape and type of a tensor; `CheckpointError` with near names when there is none."""
+
+    @abstractmethod
+    def tensor(self, name: str) -> "torch.Tensor":
+        """Return a tensor as float32, float16 or bfloat16 (dequantised when stored quantized). Read only."""
+
+    def close(self) -> None:
+        """Release the file; views handed out before stay valid."""

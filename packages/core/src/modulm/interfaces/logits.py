@@ -1,0 +1,111 @@
+"""Batch-level logits processors (group `vllm.logits_processors`), with the semantics of vLLM's V1 interface.
+
+Built in the worker as `Class(config, device, is_pin_memory)`; `validate_params` is also called in the front end. State
+lives per batch row: `update_state` announces which rows left, came or moved before `apply` sees the new batch.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Any
+
+from modulm.sampling_params import SamplingParams
+
+if TYPE_CHECKING:
+    import torch
+
+
+class MoveDirectionality(Enum):
+    """Whether a move is one way (the target is overwritten) or a swap."""
+
+    UNIDIRECTIONAL = auto()
+    SWAP = auto()
+
+
+AddedRequest = tuple[int, SamplingParams, list[int] | None, list[int]]
+"""(row, parameters, prompt token ids, output token ids). The output list is live: it grows as tokens are sampled."""
+MovedRequest = tuple[int, int, MoveDirectionality]
+"""(from row, to row, direction)."""
+
+
+@dataclass(frozen=True)
+class BatchUpdate:
+    """How the batch changed since the last step. Process removed, then added, then moved; either may overwrite rows."""
+
+    batch_size: int
+    removed: Sequence[int]
+    added: Sequence[AddedRequest]
+    moved: Sequence[MovedRequest]
+
+
+class LogitsProcessor(ABC):
+    """Changes the logits of a whole batch before sampling."""
+
+    @classmethod
+    def validate_params(cls, sampling_params: SamplingParams) -> None:
+        """Raise `ValueError` to refuse a request's parameters (the client gets status 400)."""
+
+    @abstractmethod
+    def __init__(self, config: Any, device: "torch.device", is_pin_memory: bool) -> None: ...
+
+    @abstractmethod
+    def apply(self, logits: "torch.Tensor") -> "torch.Tensor":
+        """Return the changed logits, float32 [num_rows, vocab_size]; in place is allowed, returning is required."""
+
+    @abstractmethod
+    def is_argmax_invariant(self) -> bool:
+        """Whether the likeliest token always stays the likeliest: such processors are skipped for greedy rows."""
+
+    @abstractmethod
+    def update_state(self, batch_update: BatchUpdate | None) -> None:
+        """Take note of the new batch; None when its composition did not change."""
+
+
+RequestLogitsProcessor = Callable[..., "torch.Tensor"]
+"""(output ids, row logits) -> row logits, or (prompt ids, output ids, row logits) -> row logits."""
+
+
+class AdapterLogitsProcessor(LogitsProcessor):
+    """Wraps per-request callables: implement `is_argmax_invariant` and `new_req_logits_processor`."""
+
+    def __init__(self, config: Any, device: "torch.device", is_pin_memory: bool) -> None:
+        self._by_row: dict[int, Callable[[torch.Tensor], torch.Tensor]] = {}
+
+    @abstractmethod
+    def new_req_logits_processor(self, params: SamplingParams) -> RequestLogitsProcessor | None:
+        """Return the callable for a new request, or None when it wants none."""
+
+    def update_state(self, batch_update: BatchUpdate | None) -> None:
+        """Follow removed, added and moved rows."""
+        if batch_update is None:
+            return
+        for row in batch_update.removed:
+            self._by_row.pop(row, None)
+        for row, params, prompt_ids, output_ids in batch_update.added:
+            self._by_row.pop(row, None)
+            processor = self.new_req_logits_processor(params)
+            if processor is not None:
+                self._by_row[row] = _bind(processor, prompt_ids, output_ids)
+        for source, target, direction in batch_update.moved:
+            moved, replaced = self._by_row.pop(source, None), self._by_row.pop(target, None)
+            if moved is not None:
+                self._by_row[target] = moved
+            if direction is MoveDirectionality.SWAP and replaced is not None:
+                self._by_row[source] = replaced
+
+    def apply(self, logits: "torch.Tensor") -> "torch.Tensor":
+        """Apply each row's callable to its row."""
+        for row, processor in self._by_row.items():
+            logits[row] = processor(logits[row])
+        return logits
+
+
+def _bind(
+    processor: RequestLogitsProcessor, prompt_ids: list[int] | None, output_ids: list[int]
+) -> Callable[["torch.Tensor"], "torch.Tensor"]:
+    import inspect
+
+    if len(inspect.signature(processor).parameters) == 3:
+        return lambda row: processor(prompt_ids, output_ids, row)
+    return lambda row: processor(output_ids, row)

@@ -1,0 +1,42 @@
+"""Model architectures (family `modulm.models`): ordinary torch modules built from `modulm.nn`.
+
+Built by the worker with parameters on the meta device, filled from the checkpoint, called once per step. A model knows
+neither quantization nor kernels nor block tables: `nn` layers take those from `ForwardBatch`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True, kw_only=True)
+class ForwardBatch:
+    """What a forward pass needs beside token ids; handed down to every layer.
+
+    Attributes:
+        positions: int64 [num_tokens].
+        kv_caches: Attention layer's name -> its cache tensor.
+        metadata: Attention layer's name -> what its backend's `plan` returned for this step.
+        max_seq_len: Longest sequence of the batch, tokens of this step included.
+    """
+
+    positions: "torch.Tensor"
+    kv_caches: Mapping[str, "torch.Tensor"]
+    metadata: Mapping[str, Any]
+    max_seq_len: int
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+class CausalLM(Protocol):
+    """What the runner calls. Constructed as `Model(config: ModelConfig)`; see `models/llama.py` for the pattern."""
+
+    supported_tasks: ClassVar[tuple[str, ...]] = ("generate",)
+
+    def forward(self, token_ids: "torch.Tensor", batch: ForwardBatch) -> "torch.Tensor":
+        """Return hidden states [num_tokens, hidden_size] for token_ids int64 [num_tokens]."""
+
+    def compute_logits(self, hidden: "torch.Tensor") -> "torch.Tensor":
+        """Return float32 logits [n, vocab_size] for hidden states [n, hidden_size], final soft cap included."""

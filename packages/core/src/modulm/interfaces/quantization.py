@@ -1,0 +1,143 @@
+"""Quantization (family `modulm.quantization`): checkpoint tensors -> `Weight`, knowing formats and no devices.
+
+A `Weight` is one of few canonical kinds, so that every format reaches every kernel. Kinds hold tensors and say nothing
+of how to multiply: `interfaces/kernels.py` does. All are [out_features, in_features], row-major.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from modulm.interfaces.support import Support
+
+if TYPE_CHECKING:
+    import torch
+
+    from modulm.interfaces.checkpoint import Checkpoint
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Weight:
+    """Base of the canonical kinds. `out_features` x `in_features` is the shape of the dequantised matrix."""
+
+    out_features: int
+    in_features: int
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Dense(Weight):
+    """Plain numbers: `data` is float32, float16 or bfloat16 [out_features, in_features]."""
+
+    data: "torch.Tensor"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class GroupedInt(Weight):
+    """Integers with one scale (and minimum) per group along a row: value = scale * code + minimum.
+
+    Attributes:
+        bits: Meaningful bits of a code, 2 to 8. Codes are unsigned: signed formats move their offset into `minimums`.
+        group_size: Inputs per group; divides in_features.
+        codes: uint8 [out_features, in_features * width / 8] with width = 4 for bits <= 4 (input 2i in the low nibble
+            of byte i, input 2i + 1 in the high one), else 8 (one byte per input).
+        scales: float16 or float32 [out_features, in_features / group_size].
+        minimums: Same shape, added after scaling.
+    """
+
+    bits: int
+    group_size: int
+    codes: "torch.Tensor"
+    scales: "torch.Tensor"
+    minimums: "torch.Tensor"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ChannelInt8(Weight):
+    """Signed bytes with one scale per output row: value = scale[row] * codes[row, i].
+
+    `codes` is int8 [out_features, in_features], `scales` float32 [out_features].
+    """
+
+    codes: "torch.Tensor"
+    scales: "torch.Tensor"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Float8(Weight):
+    """8-bit floats (e4m3 or e5m2) with scales per block: value = scales[row // block[0], col // block[1]] * data.
+
+    A per-tensor scale has block (out_features, in_features), per-channel (1, in_features).
+    """
+
+    data: "torch.Tensor"
+    scales: "torch.Tensor"
+    block: tuple[int, int]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Codebook4(Weight):
+    """4-bit indices into 16 values (NF4, FP4, IQ4_NL): value = scales[row, i // group_size] * codebook[code].
+
+    `codes` is packed as in `GroupedInt` with 4 bits; `codebook` is float32 [16].
+    """
+
+    group_size: int
+    codes: "torch.Tensor"
+    scales: "torch.Tensor"
+    codebook: "torch.Tensor"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class BlockFloat4(Weight):
+    """Microscaling FP4 (e2m1) blocks: `codes` packed as in `GroupedInt`, `scales` one per block along a row.
+
+    Source: OCP Microscaling Formats specification 1.0 (MXFP4, group 32) and NVFP4 (group 16).
+    """
+
+    group_size: int
+    codes: "torch.Tensor"
+    scales: "torch.Tensor"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Encoded(Weight):
+    """A format no canonical kind can hold yet: raw rows and the format's own decoder. Only reference kernels serve it.
+
+    Attributes:
+        format: The format's name, for messages.
+        data: uint8 [out_features, bytes per row].
+        decode: rows uint8 [n, bytes per row] -> float32 [n, in_features].
+    """
+
+    format: str
+    data: "torch.Tensor"
+    decode: Callable[["torch.Tensor"], "torch.Tensor"]
+
+
+class QuantizationScheme(ABC):
+    """How one checkpoint format stores its weights. Made once per model load, in the worker."""
+
+    name: ClassVar[str]
+
+    @classmethod
+    @abstractmethod
+    def matches(cls, checkpoint: "Checkpoint") -> Support:
+        """Say whether this checkpoint is in this format, by what it declares (`quant_method`, format), never by shape."""
+
+    @classmethod
+    @abstractmethod
+    def from_checkpoint(cls, checkpoint: "Checkpoint") -> "QuantizationScheme":
+        """Make the scheme for this checkpoint. Raises `CheckpointError` on a declaration it cannot honour."""
+
+    @abstractmethod
+    def weight(self, checkpoint: "Checkpoint", module: str, out_features: int, in_features: int) -> Weight | None:
+        """Return the weight of linear or embedding layer `module` (say "model.layers.0.mlp.up_proj").
+
+        None means: not quantized, read `<module>.weight` as `Dense`. Raises `CheckpointError` naming the tensor when
+        one is missing or has a wrong shape.
+        """
+
+    def describe(self) -> dict[str, Any]:
+        """Return what `modulm config --explain` shows (bits, group size, types by count)."""
+        return {}

@@ -1,0 +1,160 @@
+"""The messages that cross the doors between rooms, in the order a request meets them.
+
+`Request` (frontend -> engine), `Plan` (engine -> worker), `StepResult` (worker -> engine), `StepOutput` (engine ->
+frontend), `Delta` (frontend -> whoever asked). Plain msgspec structs: no torch, no text in the middle, no methods that
+decide anything. Token ids are `list[int]`; block ids index the KV cache's physical blocks.
+"""
+
+from typing import Literal
+
+import msgspec
+
+from modulm.sampling_params import SamplingParams
+
+FinishReason = Literal["stop", "length", "abort", "error"]
+
+
+class Adapter(msgspec.Struct, frozen=True, kw_only=True):
+    """A LoRA adapter that a request names. `key` identifies its content and salts the prefix cache."""
+
+    name: str
+    key: str
+    path: str
+
+
+class Request(msgspec.Struct, kw_only=True):
+    """One sequence to generate, ready for the engine: ids only, everything resolved, everything checked.
+
+    `request_id` is the engine's internal key, unique for the process's life; the client's own id never comes here.
+    A client's request with n > 1 becomes n of these with one `fanout_salt`, so that they share the prompt's blocks
+    even where prefix caching is off.
+    """
+
+    request_id: str
+    prompt_token_ids: list[int]
+    params: SamplingParams
+    max_tokens: int
+    """Resolved limit: never None, never past the model's length."""
+    stop_token_ids: list[int] = []
+    """Every id that ends the output: the request's own plus the model's end-of-sequence ids unless `ignore_eos`."""
+    eos_token_ids: list[int] = []
+    """The model's end-of-sequence ids (a subset of `stop_token_ids` unless `ignore_eos`); masked until `min_tokens`."""
+    bad_words_token_ids: list[list[int]] = []
+    """Token sequences that may not be completed: all tokenisations of `params.bad_words`."""
+    seed: int | None = None
+    """The seed of this sequence (differs between the n sequences of one client request)."""
+    priority: int = 0
+    """Smaller is served first under the priority policy."""
+    arrival_time: float = 0.0
+    cache_salt: str | None = None
+    fanout_salt: str | None = None
+    adapter: Adapter | None = None
+
+
+class NewSequence(msgspec.Struct, kw_only=True):
+    """A sequence the worker does not know yet (or forgot at preemption). Sent once, then only `Scheduled` refers to it."""
+
+    request: Request
+    token_ids: list[int]
+    """Prompt plus all output so far (output is not empty when a preempted sequence resumes)."""
+
+
+class Scheduled(msgspec.Struct, kw_only=True):
+    """One sequence's share of a step: compute `num_tokens` tokens from position `start`.
+
+    `new_block_ids[g]` extends the block table of KV group g. `samples` says whether the last of these tokens is the
+    sequence's newest one, so that the step yields a new token.
+    """
+
+    request_id: str
+    start: int
+    num_tokens: int
+    new_block_ids: list[list[int]]
+    samples: bool
+
+
+class Plan(msgspec.Struct, kw_only=True):
+    """What the worker does in one step. An empty `scheduled` list is legal (only `forget` matters then)."""
+
+    new: list[NewSequence] = []
+    forget: list[str] = []
+    """Finished, aborted or preempted: drop the state of these ids before anything else."""
+    scheduled: list[Scheduled] = []
+
+
+class TokenLogprobs(msgspec.Struct, kw_only=True):
+    """Log-probabilities at one position: the chosen token's and the k likeliest's, best first."""
+
+    token_id: int
+    logprob: float
+    rank: int
+    """1 for the likeliest token of the vocabulary."""
+    top_ids: list[int]
+    top_logprobs: list[float]
+
+
+class SampledTokens(msgspec.Struct, kw_only=True):
+    """What one scheduled sequence got from a step."""
+
+    request_id: str
+    token_ids: list[int] = []
+    logprobs: list[TokenLogprobs] | None = None
+    prompt_logprobs: list[TokenLogprobs] | None = None
+    """For the prompt positions computed in this step, each about the *next* prompt token."""
+    error: str | None = None
+    """Why this sequence cannot go on (say, NaN logits); the others of the step are unharmed."""
+
+
+class StepResult(msgspec.Struct, kw_only=True):
+    """The worker's answer to a `Plan`: one entry per scheduled sequence, in the plan's order."""
+
+    sampled: list[SampledTokens] = []
+
+
+class StepOutput(msgspec.Struct, kw_only=True):
+    """What one step brought to one request. The last one has a `finish_reason`; every request gets exactly one such."""
+
+    request_id: str
+    token_ids: list[int] = []
+    finish_reason: FinishReason | None = None
+    stop_token_id: int | None = None
+    """The id that ended the output, when one did."""
+    logprobs: list[TokenLogprobs] | None = None
+    prompt_logprobs: list[TokenLogprobs] | None = None
+    num_cached_tokens: int = 0
+    """Prompt tokens served from the prefix cache."""
+    error: str | None = None
+
+
+class Delta(msgspec.Struct, kw_only=True):
+    """New text and tokens of one completion, after detokenising, stop strings and holding back."""
+
+    request_id: str
+    index: int
+    text: str = ""
+    token_ids: list[int] = []
+    logprobs: list[TokenLogprobs] | None = None
+    finish_reason: FinishReason | None = None
+    stop_reason: int | str | None = None
+    error: str | None = None
+
+
+class KVGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """Layers that share one block table. All groups draw blocks from one pool, so their pages have one size.
+
+    `sliding_window` is None for full attention; otherwise position p sees p - sliding_window + 1 .. p and blocks
+    wholly outside the window may be freed.
+    """
+
+    layer_names: tuple[str, ...]
+    sliding_window: int | None = None
+
+
+class KVLayout(msgspec.Struct, frozen=True, kw_only=True):
+    """What the engine must know of the worker's KV cache, and no more: counts."""
+
+    block_size: int
+    """Tokens per block."""
+    num_blocks: int
+    """Physical blocks, including block 0, the null block: it is never handed out and stands for freed positions."""
+    groups: tuple[KVGroup, ...]
