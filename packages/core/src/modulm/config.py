@@ -1,4 +1,4 @@
-"""What the user asked for (`EngineConfig`) and what the checkpoint turned out to be (`ModelConfig`). Data and checks only.
+"""What the user asked for (`EngineConfig`) and what the checkpoint turned out to be (`ModelConfig`). Data and checks.
 
 Choices with several candidates are made in `resolve.py`; nothing here opens a file or looks at a device.
 """
@@ -87,7 +87,7 @@ class EngineConfig:
                 _positive(name, getattr(self, name))
         if not 0 < self.gpu_memory_utilization <= 1:
             raise ConfigError(
-                f"gpu_memory_utilization={self.gpu_memory_utilization!r} is refused: it is a share over 0 and at most 1."
+                f"gpu_memory_utilization={self.gpu_memory_utilization!r} is refused: it must be over 0 and at most 1."
             )
 
 

@@ -1,6 +1,6 @@
 """What a client may ask of sampling, in vLLM's and OpenAI's words, checked the moment it is built.
 
-Checks that need a tokenizer or a model (ids inside the vocabulary, lengths) are made in `frontend/`; this file knows neither.
+Checks that need a tokenizer or a model (ids inside the vocabulary, lengths) are made in `frontend/`.
 """
 
 import dataclasses

@@ -52,7 +52,7 @@ class Request(msgspec.Struct, kw_only=True):
 
 
 class NewSequence(msgspec.Struct, kw_only=True):
-    """A sequence the worker does not know yet (or forgot at preemption). Sent once, then only `Scheduled` refers to it."""
+    """A sequence the worker does not know yet (or forgot at preemption). Sent once."""
 
     request: Request
     token_ids: list[int]

@@ -1,4 +1,4 @@
-"""Checkpoint file formats (family `modulm.checkpoints`): what is on disk, under the names of Hugging Face's config.json.
+"""Checkpoint file formats (family `modulm.checkpoints`): what is on disk, under transformers' names.
 
 A reader is opened in the front end (config, tokenizer) and in the worker (tensors). Opening, config and tokenizer never
 import torch and never read tensor data; `tensor` returns a view on the mapped file where it can. Every name is

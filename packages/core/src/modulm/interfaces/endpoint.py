@@ -1,4 +1,4 @@
-"""Endpoint plugins (group `vllm.endpoint_plugins`): routes on the API server, loaded only when named in VLLM_PLUGINS."""
+"""Endpoint plugins (group `vllm.endpoint_plugins`): server routes, loaded only when named in VLLM_PLUGINS."""
 
 from typing import Any, Protocol, runtime_checkable
 

@@ -1,7 +1,7 @@
 """Kernel providers (family `modulm.kernels`): pack a `Weight` once, at load, then multiply by it.
 
-Called by `nn/linear.py` and `nn/embedding.py` in the worker. `supports` is asked once per weight at load; a packed weight
-is called once per layer and step.
+Called by `nn/linear.py` and `nn/embedding.py` in the worker. `supports` is asked once per weight at load; a packed
+weight is called once per layer and step.
 """
 
 from abc import ABC, abstractmethod

@@ -40,3 +40,23 @@ class CausalLM(Protocol):
 
     def compute_logits(self, hidden: "torch.Tensor") -> "torch.Tensor":
         """Return float32 logits [n, vocab_size] for hidden states [n, hidden_size], final soft cap included."""
+
+
+class WeightSource(Protocol):
+    """Where `nn` layers get their weights at load, by checkpoint name. Implemented by `worker/load.py`.
+
+    The loader walks `model.named_modules()` and calls `load(name, source)` on every module that has such a method;
+    parameters still on the meta device afterwards are read by their own name.
+    """
+
+    def tensor(self, name: str, shape: tuple[int, ...]) -> "torch.Tensor":
+        """Return a plain tensor (norm, bias) on the device in the compute dtype; `CheckpointError` if missing."""
+
+    def has(self, name: str) -> bool:
+        """Whether the checkpoint has a tensor (say, an optional bias)."""
+
+    def packed(self, modules: list[str], out_features: list[int], in_features: int, *, op: str = "linear") -> Any:
+        """Return one `PackedWeight` for the weights of `modules`, stacked along the output, through scheme and kernel.
+
+        `op` is "linear" or "embedding". Where the parts' kinds differ they stay apart behind one `PackedWeight`.
+        """

@@ -123,7 +123,7 @@ class QuantizationScheme(ABC):
     @classmethod
     @abstractmethod
     def matches(cls, checkpoint: "Checkpoint") -> Support:
-        """Say whether this checkpoint is in this format, by what it declares (`quant_method`, format), never by shape."""
+        """Say whether this checkpoint is in this format, by what it declares, never by shape."""
 
     @classmethod
     @abstractmethod
