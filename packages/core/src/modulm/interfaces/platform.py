@@ -1,7 +1,7 @@
 """Platforms (group `vllm.platform_plugins`, and core's own): the device a worker runs on.
 
 An entry point of the group is a function without arguments that returns the class path of a `Platform`
-("pkg.mod.Class") or None for "not here". The class is made once per process, without arguments, on first use of the current platform.
+("pkg.mod.Class") or None for "not here". The class is made once per process, without arguments, on first use.
 """
 
 from abc import ABC, abstractmethod
