@@ -98,7 +98,9 @@ def _uv_environment(environment: dict[str, str]) -> dict[str, str]:
 def main() -> int:
     """Run the tool; see `--help`."""
     parser = argparse.ArgumentParser(description="Write uv.lock with no host in it, or check the one that is there.")
-    parser.add_argument("--check", action="store_true", help="change nothing; exit 1 if the lock is stale or names a host")
+    parser.add_argument(
+        "--check", action="store_true", help="change nothing; exit 1 if the lock is stale or names a host"
+    )
     parser.add_argument("uv_arguments", nargs="*", help="passed on to `uv lock`, after --: for example -- --upgrade")
     arguments = parser.parse_args()
     if not arguments.check:

@@ -1,0 +1,119 @@
+"""Build each package's wheel and run that package's own tests with the wheel alone in a fresh environment.
+
+Finds what works here only because a neighbour is installed: an undeclared dependency, a file missing from the wheel, an
+import of a sibling. Third-party versions are those of `uv.lock`. torch's installed files are linked, not copied, from
+`.venv`: unpacking it again for each package would take longer than all tests.
+"""
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from importlib.metadata import distribution
+from pathlib import Path
+
+from setup_env import constraints
+from workspace import ROOT, Package, expected_import, packages
+
+LINKED = ("torch",)
+TEST_TOOLS = ("pytest", "hypothesis")
+
+
+def run(command: Sequence[str | Path], where: Path) -> None:
+    """Run a command in the folder `where`; exit with its output where it fails."""
+    environment = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    words = [str(word) for word in command]
+    done = subprocess.run(
+        words, cwd=where, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    if done.returncode:
+        sys.exit(f"{done.stdout[-6000:]}\n$ {' '.join(words)}\nended with status {done.returncode}")
+
+
+def build(package: Package, wheels: Path) -> Path:
+    """Build the package's wheel into `wheels`, with the hatchling that is installed here, and return it."""
+    build_wheel = [sys.executable, "-m", "build", "--wheel", "--no-isolation"]
+    run([*build_wheel, "--outdir", str(wheels), str(package.path)], package.path)
+    stem = package.distribution.replace("-", "_")
+    return wheels / f"{stem}-{package.version}-py3-none-any.whl"
+
+
+def link_installed(name: str, site_packages: Path) -> None:
+    """Hard-link (or copy) the installed distribution `name` of this environment into another's `site_packages`."""
+    for file in distribution(name).files or []:
+        source, target = Path(str(file.locate())), site_packages / file
+        if ".." in file.parts or file.suffix == ".pyc" or not source.exists():
+            continue
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            os.link(source, target)
+        except OSError:
+            shutil.copy2(source, target)
+
+
+def fresh_environment(folder: Path) -> Path:
+    """Make an empty environment in `folder` that holds only what is linked, and return its interpreter."""
+    run([sys.executable, "-m", "venv", "--without-pip", folder], ROOT)
+    (site_packages,) = folder.glob("lib/python*/site-packages")
+    for name in LINKED:
+        link_installed(name, site_packages)
+    return folder / "bin/python"
+
+
+def install_alone(wheel: Path, python: Path) -> None:
+    """Install the wheel with what it declares, and the test tools, from the user's index and the fresh wheels."""
+    limits = ["--constraint", str(constraints(Path(sys.prefix))), "--find-links", str(wheel.parent)]
+    pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", "--disable-pip-version-check"]
+    run([*pip, *limits, str(wheel), *TEST_TOOLS], ROOT)
+
+
+def unasked(python: Path, allowed: set[str]) -> list[str]:
+    """Return the packages of this workspace found in the environment that are not `allowed`."""
+    script = "import importlib.metadata as m; print(*(d.name for d in m.distributions()))"
+    names = subprocess.run([python, "-c", script], capture_output=True, text=True, check=True).stdout.split()
+    ours = {package.distribution for package in packages()}
+    return sorted((set(names) & ours) - allowed)
+
+
+def check(package: Package, wheel: Path, tiers: list[str]) -> None:
+    """Install `wheel` alone, import it and run the package's own tests of `tiers`; exit with the output on failure."""
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="modulm-isolated-") as name:
+        folder = Path(name)
+        python = fresh_environment(folder / "env")
+        install_alone(wheel, python)
+        extra = unasked(python, {package.distribution, "modulm-core"})
+        if extra:
+            sys.exit(f"{package.distribution} brings {extra}, which it must not depend on.")
+        imported = expected_import(package.folder)
+        if imported:
+            run([python, "-c", f"import {imported}; assert {name!r} in {imported}.__file__"], folder)
+        suites = [path for tier in tiers if any((path := package.path / "tests" / tier).glob("**/test_*.py"))]
+        if suites:
+            run([python, "-m", "pytest", "-c", ROOT / "pyproject.toml", "-p", "no:cacheprovider", *suites], folder)
+    ran = ", ".join(path.name for path in suites) or "no tests"
+    seconds = time.monotonic() - started
+    print(f"{package.distribution:<24} alone: installs, imports, passes ({ran}; {seconds:.0f} s)", flush=True)
+
+
+def main() -> int:
+    """Run the tool; see `--help`."""
+    parser = argparse.ArgumentParser(description="Check that each package's wheel works alone.")
+    parser.add_argument("only", nargs="*", metavar="PACKAGE", help="folder names; all by default")
+    parser.add_argument("--full", action="store_true", help="run tests/cpu as well as tests/null")
+    arguments = parser.parse_args()
+    wheels = ROOT / "build/wheels"
+    shutil.rmtree(wheels, ignore_errors=True)
+    built = {package.folder: build(package, wheels) for package in packages()}
+    for package in packages():
+        if not arguments.only or package.folder in arguments.only:
+            check(package, built[package.folder], ["null", "cpu"] if arguments.full else ["null"])
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
