@@ -1,1 +1,32 @@
-"""modulm."""
+"""modulm: an LLM inference engine assembled from packages. Importing it imports no torch; names load on first use."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from modulm.llm import LLM as LLM
+    from modulm.outputs import CompletionOutput as CompletionOutput
+    from modulm.outputs import RequestOutput as RequestOutput
+    from modulm.plugins.models import ModelRegistry as ModelRegistry
+    from modulm.sampling_params import RequestOutputKind as RequestOutputKind
+    from modulm.sampling_params import SamplingParams as SamplingParams
+
+_WHERE = {
+    "CompletionOutput": "modulm.outputs",
+    "LLM": "modulm.llm",
+    "ModelRegistry": "modulm.plugins.models",
+    "RequestOutput": "modulm.outputs",
+    "RequestOutputKind": "modulm.sampling_params",
+    "SamplingParams": "modulm.sampling_params",
+}
+__all__ = ["CompletionOutput", "LLM", "ModelRegistry", "RequestOutput", "RequestOutputKind", "SamplingParams"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("modulm-core")
+    if name not in _WHERE:
+        raise AttributeError(f"module 'modulm' has no attribute {name!r}")
+    return getattr(import_module(_WHERE[name]), name)

@@ -1,0 +1,78 @@
+"""`modulm bench latency|throughput`: time this engine offline on random prompts. Peers: see `benchmarks/`."""
+
+import argparse
+import json
+import random
+import statistics
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+from modulm.cli.options import add_engine_options, engine_config
+from modulm.cli.summary import LoadProgress, peak_memory_bytes
+
+if TYPE_CHECKING:
+    from modulm.llm import LLM
+
+HELP = "measure latency or throughput on random prompts"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's options."""
+    parser.add_argument("mode", choices=("latency", "throughput"))
+    parser.add_argument("--input-len", type=int, default=128, metavar="N", help="prompt tokens; default: 128")
+    parser.add_argument("--output-len", type=int, default=128, metavar="N", help="tokens to generate; default: 128")
+    parser.add_argument("--batch-size", type=int, default=1, metavar="N", help="latency: sequences at once; default: 1")
+    parser.add_argument("--num-prompts", type=int, default=32, metavar="N", help="throughput: prompts; default: 32")
+    parser.add_argument("--num-iters", type=int, default=5, metavar="N", help="counted runs; default: 5")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    add_engine_options(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Load once, warm up once, time `--num-iters` runs, print medians."""
+    from modulm.llm import LLM
+
+    with LoadProgress() as progress:
+        llm = LLM.from_config(engine_config(args), progress=progress.update)
+    num_seqs = args.batch_size if args.mode == "latency" else args.num_prompts
+    _time(llm, num_seqs, args.input_len, 2)
+    runs = [_measure(llm, num_seqs, args) for _ in range(args.num_iters)]
+    result = {name: statistics.median(run[name] for run in runs) for name in runs[0]}
+    result |= {"mode": args.mode, "model": args.model, "num_seqs": num_seqs, "input_len": args.input_len}
+    result |= {"output_len": args.output_len, "runs": len(runs), "peak_memory_mb": round(peak_memory_bytes() / 1e6)}
+    _print(result, as_json=args.json)
+    llm.shutdown()
+    return 0
+
+
+def _measure(llm: "LLM", num_seqs: int, args: argparse.Namespace) -> dict[str, float]:
+    """Decode rate excludes the prefill: tokens after the first over the time after the first."""
+    prefill_s = _time(llm, num_seqs, args.input_len, 1)
+    total_s = _time(llm, num_seqs, args.input_len, args.output_len)
+    decoded = num_seqs * (args.output_len - 1)
+    return {
+        "total_s": total_s,
+        "output_tok_s": num_seqs * args.output_len / total_s,
+        "prefill_tok_s": num_seqs * args.input_len / prefill_s,
+        "decode_tok_s": decoded / (total_s - prefill_s) if total_s > prefill_s else 0.0,
+    }
+
+
+def _time(llm: "LLM", num_seqs: int, input_len: int, output_len: int) -> float:
+    from modulm.sampling_params import SamplingParams
+
+    vocab_size = llm.model_config.vocab_size
+    prompts = [{"prompt_token_ids": [random.randrange(vocab_size) for _ in range(input_len)]} for _ in range(num_seqs)]
+    params = SamplingParams(temperature=0.0, max_tokens=output_len, ignore_eos=True, detokenize=False)
+    started = time.perf_counter()
+    llm.generate(prompts, params)
+    return time.perf_counter() - started
+
+
+def _print(result: dict[str, Any], *, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(result))
+        return
+    for name, value in result.items():
+        sys.stdout.write(f"{name:>16}  {value:.3f}\n" if isinstance(value, float) else f"{name:>16}  {value}\n")

@@ -1,0 +1,45 @@
+"""`modulm config`: what an engine with these options would be made of; `--explain` adds the reasons."""
+
+import argparse
+import dataclasses
+import json
+from typing import Any
+
+from modulm.cli.options import add_engine_options, engine_config
+from modulm.cli.summary import LoadProgress
+
+HELP = "show the resolved configuration; --explain says why each part was chosen"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's options."""
+    parser.add_argument("--explain", action="store_true", help="load the model and show every candidate's answer")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    add_engine_options(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the configuration, and with --explain the choices made while really loading the model."""
+    config = engine_config(args)
+    report: dict[str, Any] = {"config": dataclasses.asdict(config)}
+    if args.explain:
+        from modulm.llm import LLM
+
+        with LoadProgress() as progress:
+            llm = LLM.from_config(config, progress=progress.update)
+        report |= llm.explain()
+        llm.shutdown()
+    if args.json:
+        print(json.dumps(report, indent=2, default=str))
+    else:
+        _print(report)
+    return 0
+
+
+def _print(report: dict[str, Any]) -> None:
+    for name, value in report.pop("config").items():
+        print(f"{name:<24} {value}")
+    for title, part in report.items():
+        print(f"\n{title}")
+        for line in part if isinstance(part, list) else [f"{name}: {value}" for name, value in part.items()]:
+            print(f"  {line}")

@@ -1,0 +1,67 @@
+"""Command-line options that several commands share: every field of `EngineConfig`, and the common sampling parameters.
+
+Derived from the dataclasses, so that an option added there appears here. Knows no command.
+"""
+
+import argparse
+import dataclasses
+import types
+import typing
+from typing import Any
+
+from modulm.config import EngineConfig
+from modulm.sampling_params import SamplingParams
+
+_SAMPLING = ("temperature", "top_p", "top_k", "min_p", "max_tokens", "min_tokens", "seed", "repetition_penalty")
+_SAMPLING += ("presence_penalty", "frequency_penalty", "ignore_eos", "n")
+
+
+def add_engine_options(parser: argparse.ArgumentParser) -> None:
+    """Add `--model` and one option per engine setting, with the dataclass's defaults and documentation."""
+    group = parser.add_argument_group("engine", "vLLM's names; see docs for the meaning of each")
+    for field in dataclasses.fields(EngineConfig):
+        _add(group, field, typing.get_type_hints(EngineConfig)[field.name], required=field.name == "model")
+
+
+def engine_config(args: argparse.Namespace) -> EngineConfig:
+    """Collect the engine options that were given."""
+    names = [field.name for field in dataclasses.fields(EngineConfig)]
+    return EngineConfig.make(**{name: getattr(args, name) for name in names if getattr(args, name) is not None})
+
+
+def add_sampling_options(parser: argparse.ArgumentParser) -> None:
+    """Add the common sampling parameters; what is not given comes from the model's generation config."""
+    group = parser.add_argument_group("sampling")
+    hints = typing.get_type_hints(SamplingParams)
+    for field in dataclasses.fields(SamplingParams):
+        if field.name in _SAMPLING:
+            _add(group, field, hints[field.name])
+    group.add_argument("--stop", action="append", metavar="TEXT", help="end the output at this text; may be repeated")
+
+
+def sampling_options(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the sampling parameters that were given, by name."""
+    return {name: getattr(args, name) for name in (*_SAMPLING, "stop") if getattr(args, name) is not None}
+
+
+def _add(group: Any, field: "dataclasses.Field[Any]", hint: Any, *, required: bool = False) -> None:
+    flag = "--" + field.name.replace("_", "-")
+    kind = _plain_type(hint)
+    default = None if field.default is dataclasses.MISSING else field.default
+    if kind is bool:
+        text = f"default: {'on' if default else 'off'}"
+        group.add_argument(flag, action=argparse.BooleanOptionalAction, default=None, help=text)
+    elif kind is list:
+        group.add_argument(flag, action="append", metavar="VALUE", default=None, help="may be repeated")
+    else:
+        text = "folder, .gguf file, hub id, or package://PACKAGE/FILE" if required else f"default: {default}"
+        metavar = {int: "N", float: "X"}.get(kind, "VALUE")
+        group.add_argument(flag, type=kind, default=None, required=required, metavar=metavar, help=text)
+
+
+def _plain_type(hint: Any) -> type:
+    """Reduce an annotation to the type argparse converts to: `int | None` to int, a Literal to str."""
+    if isinstance(hint, types.UnionType):
+        hint = next(part for part in typing.get_args(hint) if part is not type(None))
+    origin = typing.get_origin(hint) or hint
+    return origin if origin in (bool, int, float, list) else str

@@ -1,0 +1,194 @@
+"""From what the user asked for to what will run: platform, checkpoint, architecture, quantization, length, dtype.
+
+Every choice is kept with the reasons of all candidates, for `modulm config --explain`. Asks registries for classes and
+builds none of them but the checkpoint reader; imports no room and no torch.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from modulm.checkpoints.location import locate
+from modulm.config import EngineConfig, ModelConfig
+from modulm.errors import CheckpointError, ConfigError
+from modulm.interfaces.attention import AttentionBackend, AttentionSpec
+from modulm.interfaces.checkpoint import Checkpoint
+from modulm.interfaces.kernels import KernelProvider
+from modulm.interfaces.platform import Platform
+from modulm.interfaces.quantization import QuantizationScheme
+from modulm.interfaces.support import Accepted, Support
+from modulm.log import logger
+from modulm.plugins.choose import Choice, choose
+from modulm.plugins.models import ModelRegistry
+from modulm.plugins.platforms import current_platform
+from modulm.plugins.registry import registry
+
+_log = logger("resolve")
+_DEFAULT_MAX_MODEL_LEN = 2048
+
+
+@dataclass(kw_only=True)
+class Resolution:
+    """Everything chosen before a model is built. `choices` grows while the worker asks for attention backends."""
+
+    config: EngineConfig
+    platform: Platform
+    checkpoint: Checkpoint
+    model: ModelConfig
+    model_class: type[Any]
+    scheme: QuantizationScheme | None
+    kernels: list[KernelProvider]
+    generation_config: dict[str, Any]
+    choices: list[Choice] = field(default_factory=list)
+    _attention: dict[AttentionSpec, AttentionBackend] = field(default_factory=dict)
+
+    def attention(self, spec: AttentionSpec) -> AttentionBackend:
+        """Return the backend for a layer; layers of one spec share an instance."""
+        if spec not in self._attention:
+            names = _ordered(self.platform.attention_backends, registry("modulm.attention").names())
+            choice = choose("modulm.attention", self.config.attention_backend, names, lambda cls: cls.supports(spec))
+            self.choices.append(choice)
+            self._attention[spec] = cast(type[AttentionBackend], choice.value)()
+        return self._attention[spec]
+
+
+def resolve(config: EngineConfig) -> Resolution:
+    """Make every choice that needs no tensors. Raises `ConfigError`, `PluginError` or `CheckpointError`."""
+    platform = current_platform(config.device)
+    platform.check_and_update_config(config)
+    checkpoint, format_choice = open_checkpoint(config)
+    hf = _text_config(checkpoint.config())
+    model = model_config(config, hf, platform)
+    model_class, architecture = ModelRegistry.resolve_model_cls(model.architectures)
+    scheme, scheme_choice = _scheme(config, checkpoint, hf, platform)
+    kernels = _kernels(config, platform)
+    generation = checkpoint.generation_config() if config.generation_config == "auto" else {}
+    choices = [
+        Choice("platform", platform.name, platform, [(platform.name, Accepted(platform.device_type))]),
+        format_choice,
+        Choice("modulm.models", architecture, model_class, [(architecture, Accepted("named by the checkpoint"))]),
+        scheme_choice,
+    ]
+    return Resolution(
+        config=config,
+        platform=platform,
+        checkpoint=checkpoint,
+        model=model,
+        model_class=model_class,
+        scheme=scheme,
+        kernels=kernels,
+        generation_config=generation,
+        choices=[choice for choice in choices if choice is not None],
+    )
+
+
+def open_checkpoint(config: EngineConfig) -> tuple[Checkpoint, Choice]:
+    """Find the model's files and open them with the reader that accepts them."""
+    path = locate(config.model, revision=config.revision, download_dir=config.download_dir)
+    formats = registry("modulm.checkpoints")
+    suffix = path.suffix.removeprefix(".")
+    if path.is_file() and config.load_format == "auto" and suffix not in formats:
+        formats.get(suffix)  # raises: not installed (with the package to install), or unknown
+    candidates = _ordered(("safetensors",), formats.names())
+    choice = choose("modulm.checkpoints", config.load_format, candidates, lambda reader: reader.matches(path))
+    return cast(type[Checkpoint], choice.value).open(path), choice
+
+
+def model_config(config: EngineConfig, hf: dict[str, Any], platform: Platform) -> ModelConfig:
+    """Read what the engine must know of config.json: architectures, dtype, longest sequence."""
+    architectures = hf.get("architectures")
+    if not isinstance(architectures, list) or not architectures:
+        raise CheckpointError(
+            f"Model {config.model!r} names no 'architectures' in its config, so no model can be chosen."
+        )
+    return ModelConfig(
+        name=config.served_model_name or config.model,
+        hf=hf,
+        architectures=[str(name) for name in architectures],
+        dtype=_dtype(config, hf, platform),
+        max_model_len=_max_model_len(config, hf),
+    )
+
+
+def _text_config(hf: dict[str, Any]) -> dict[str, Any]:
+    """Models with several parts keep the language model's keys one level down."""
+    text = hf.get("text_config")
+    return {**hf, **text, "architectures": hf.get("architectures")} if isinstance(text, dict) else hf
+
+
+def _dtype(config: EngineConfig, hf: dict[str, Any], platform: Platform) -> str:
+    stored = str(hf.get("dtype") or hf.get("torch_dtype") or "float32").removeprefix("torch.")
+    if config.dtype == "auto":
+        return platform.default_dtype(stored)
+    if config.dtype not in platform.supported_dtypes:
+        raise ConfigError(
+            f"dtype={config.dtype!r} does not work on platform {platform.name!r}. "
+            f"It supports: {', '.join(platform.supported_dtypes)}."
+        )
+    return config.dtype
+
+
+def _max_model_len(config: EngineConfig, hf: dict[str, Any]) -> int:
+    longest = hf.get("max_position_embeddings")
+    if config.max_model_len is None:
+        if not isinstance(longest, int):
+            _log.warning("Model %r does not say how long it may run; taking %d.", config.model, _DEFAULT_MAX_MODEL_LEN)
+            return _DEFAULT_MAX_MODEL_LEN
+        return longest
+    if isinstance(longest, int) and config.max_model_len > longest:
+        raise ConfigError(
+            f"max_model_len={config.max_model_len} is above the {longest} positions that model {config.model!r} was "
+            f"made for (max_position_embeddings). Use at most {longest}."
+        )
+    return config.max_model_len
+
+
+def _scheme(
+    config: EngineConfig, checkpoint: Checkpoint, hf: dict[str, Any], platform: Platform
+) -> tuple[QuantizationScheme | None, Choice | None]:
+    """By what the checkpoint declares, never by shape: `quant_method`, else the file format's own scheme."""
+    declared = (hf.get("quantization_config") or {}).get("quant_method")
+    if declared is None and checkpoint.format in registry("modulm.quantization"):
+        declared = checkpoint.format
+    asked = config.quantization
+    if asked is not None and declared is not None and asked.rpartition(":")[2] != declared:
+        raise ConfigError(
+            f"quantization={asked!r} does not fit model {config.model!r}, which is stored as {declared!r}. "
+            f"Leave the option out, or give {declared!r}."
+        )
+    name = asked or declared
+    if name is None:
+        return None, None
+
+    def ask(scheme: type[QuantizationScheme]) -> Support:
+        on_platform = platform.supports_quantization(scheme.name)
+        return scheme.matches(checkpoint) if on_platform else on_platform
+
+    choice = choose("modulm.quantization", name, [name], ask)
+    return cast(type[QuantizationScheme], choice.value).from_checkpoint(checkpoint), choice
+
+
+def _kernels(config: EngineConfig, platform: Platform) -> list[KernelProvider]:
+    """Providers in the order in which each weight asks them; core's reference comes last and serves everything."""
+    family = registry("modulm.kernels")
+    if config.kernels != "auto":
+        return [cast(type[KernelProvider], family.get(config.kernels))()]
+    providers = []
+    for name in _ordered(platform.kernels, [name for name in family.names() if name != "torch"]) + ["torch"]:
+        try:
+            providers.append(cast(type[KernelProvider], family.get(name))())
+        except Exception as error:  # installed but broken: listed, and the engine goes on
+            _skip_broken("modulm.kernels", name, error)
+    return providers
+
+
+def _skip_broken(family: str, name: str, error: Exception) -> None:
+    import os
+
+    if name == "torch" or os.environ.get("MODULM_STRICT_PLUGINS") == "1":
+        raise error
+    _log.warning("%s %r is installed but broken, so it is not used: %s", family, name, error)
+
+
+def _ordered(first: tuple[str, ...], names: list[str]) -> list[str]:
+    """Return `names` with those of `first` in front; unknown ones of `first` are left out."""
+    return [name for name in first if name in names] + [name for name in names if name not in first]
