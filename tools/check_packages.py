@@ -58,7 +58,7 @@ def _layout(package: Package) -> Iterator[str]:
         if not file.exists() or not file.read_text().strip():
             yield f"{name} is missing or empty"
     licence = package.path / "LICENSE"
-    if licence.exists() and licence.read_text() != (ROOT / "LICENSE").read_text():
+    if licence.exists() and licence.read_text() != (package.path.parents[1] / "LICENSE").read_text():
         yield "LICENSE differs from the one at the root"
     imported = expected_import(package.folder)
     if imported and not (package.path / "src" / imported / "py.typed").exists():

@@ -19,6 +19,7 @@ from workspace import ROOT, packages
 FILE_STOP = {"runtime": 500, "model": 600, "test": 800, "tool": 200}
 FUNCTION_STOP = 80
 LOOK_AGAIN = 300
+EXCEPTIONS = "tools/sizes.toml"
 PACKAGE_STOP = {"core": 12_000, "plugin": 2_500}
 
 
@@ -75,9 +76,7 @@ def past_stop(found: list[Size], exceptions: dict[str, str]) -> list[str]:
         items += [(f"{size.path}::{name}", length, FUNCTION_STOP) for name, length in size.functions]
         for key, length, stop in items:
             if length > stop and key not in exceptions:
-                lines.append(
-                    f"{key}: {length} lines, the limit is {stop}; split it, or give a reason in tools/sizes.toml"
-                )
+                lines.append(f"{key}: {length} lines, the limit is {stop}; split it, or say why in {EXCEPTIONS}")
             elif length > stop:
                 used.add(key)
     for name, total in totals(found).items():
@@ -85,10 +84,8 @@ def past_stop(found: list[Size], exceptions: dict[str, str]) -> list[str]:
         if total > stop:
             lines.append(f"packages/{name}: {total} lines of runtime code, the limit is {stop}")
     unneeded = sorted(set(exceptions) - used)
-    lines += [f"{key}: has an exception in tools/sizes.toml and does not need it" for key in unneeded]
-    return lines + [
-        f"{key}: its exception in tools/sizes.toml has no reason" for key in used if not exceptions[key].strip()
-    ]
+    lines += [f"{key}: has an exception in {EXCEPTIONS} and does not need it" for key in unneeded]
+    return lines + [f"{key}: has no reason in {EXCEPTIONS}" for key in used if not exceptions[key].strip()]
 
 
 def totals(found: list[Size]) -> dict[str, int]:
@@ -151,7 +148,7 @@ def main() -> int:
     if not arguments.quiet:
         print(table(found, _at_revision(arguments.against, ROOT) if arguments.against else None))
     print(summary(found))
-    lines = past_stop(found, tomllib.loads((ROOT / "tools/sizes.toml").read_text())["exceptions"])
+    lines = past_stop(found, tomllib.loads((ROOT / EXCEPTIONS).read_text())["exceptions"])
     print("\n".join(lines))
     return 1 if lines else 0
 

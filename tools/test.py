@@ -57,8 +57,8 @@ def closing_counts(output: str) -> tuple[str, dict[str, int]]:
     pattern = re.compile(
         r"^.*\b\d+ (?:passed|failed|skipped|errors?|xfailed|xpassed|deselected)\b.* in [\d.]+s.*$", re.M
     )
-    lines = pattern.findall(output)
-    closing = re.sub(r"\x1b\[[\d;]*m", "", lines[-1]).strip("= ") if lines else "no closing line"
+    lines = pattern.findall(re.sub(r"\x1b\[[\d;]*m", "", output))
+    closing = lines[-1].strip("= ") if lines else "no closing line"
     return closing, {word.removesuffix("s"): int(n) for n, word in re.findall(r"(\d+) ([a-z]+)", closing)}
 
 

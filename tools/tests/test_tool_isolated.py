@@ -1,0 +1,51 @@
+"""The fresh environment of `check_isolated.py` holds what is linked and installed, and nothing of this checkout."""
+
+import subprocess
+import sys
+from importlib.metadata import version
+
+import pytest
+
+import check_isolated
+from workspace import packages
+
+
+@pytest.fixture
+def python(tmp_path, monkeypatch):
+    monkeypatch.setattr(check_isolated, "LINKED", ("iniconfig",))
+    return check_isolated.fresh_environment(tmp_path / "env")
+
+
+def ask(python, script):
+    return subprocess.run([python, "-c", script], capture_output=True, text=True, cwd=python.parent)
+
+
+def test_linked_library_is_there_and_the_workspace_is_not(python):
+    script = "import iniconfig, importlib.metadata as m; print(m.version('iniconfig'))"
+    assert ask(python, script).stdout.strip() == version("iniconfig")
+    missing = ask(python, "import modulm")
+    assert missing.returncode == 1
+    assert "ModuleNotFoundError" in missing.stderr
+
+
+def test_a_sibling_that_was_not_declared_is_found(python):
+    (site_packages,) = python.parents[1].glob("lib/python*/site-packages")
+    for name in ("modulm_core", "modulm_quant_gguf"):
+        folder = site_packages / f"{name}-0.1.0.dist-info"
+        folder.mkdir()
+        (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name.replace('_', '-')}\nVersion: 0.1.0\n")
+    assert check_isolated.unasked(python, {"modulm-core"}) == ["modulm-quant-gguf"]
+
+
+def test_wheel_is_built_with_what_belongs_in_it(tmp_path):
+    (core,) = [package for package in packages() if package.folder == "core"]
+    wheel = check_isolated.build(core, tmp_path)
+    listing = subprocess.run([sys.executable, "-m", "zipfile", "-l", wheel], capture_output=True, text=True).stdout
+    assert "modulm/py.typed" in listing
+    assert "licenses/LICENSE" in listing
+    assert "tests/" not in listing
+
+
+def test_a_failing_command_shows_its_output(tmp_path):
+    with pytest.raises(SystemExit, match=r"(?s)why it failed.*ended with status 3"):
+        check_isolated.run([sys.executable, "-c", "print('why it failed'); raise SystemExit(3)"], tmp_path)
