@@ -78,7 +78,11 @@ class Plan(msgspec.Struct, kw_only=True):
 
     new: list[NewSequence] = []
     forget: list[str] = []
-    """Finished, aborted or preempted: drop the state of these ids before anything else."""
+    """Finished, aborted or preempted: drop the state of these ids before anything else.
+
+    An id the worker does not know is passed over: after a failed step the engine says again what may not have arrived.
+    The same plan may bring a forgotten id anew.
+    """
     scheduled: list[Scheduled] = []
 
 
@@ -158,3 +162,64 @@ class KVLayout(msgspec.Struct, frozen=True, kw_only=True):
     num_blocks: int
     """Physical blocks, including block 0, the null block: it is never handed out and stands for freed positions."""
     groups: tuple[KVGroup, ...]
+
+
+class PrefixCacheStats(msgspec.Struct, kw_only=True):
+    """Prefix cache lookups since the last report, in tokens; those of resumed sequences apart (`preempted_*`)."""
+
+    requests: int = 0
+    queries: int = 0
+    hits: int = 0
+    preempted_requests: int = 0
+    preempted_queries: int = 0
+    preempted_hits: int = 0
+
+
+class SchedulerStats(msgspec.Struct, kw_only=True):
+    """How things stand in the engine."""
+
+    num_running_reqs: int = 0
+    num_waiting_reqs: int = 0
+    step_counter: int = 0
+    """Steps since the start."""
+    kv_cache_usage: float = 0.0
+    """Share of the KV blocks that sequences hold, 0 to 1."""
+    prefix_cache_stats: PrefixCacheStats
+
+
+class FinishedRequestStats(msgspec.Struct, kw_only=True):
+    """One request that ended. Times in seconds, measured in the engine from the moment it took the request in."""
+
+    finish_reason: FinishReason
+    request_id: str
+    e2e_latency: float
+    num_prompt_tokens: int
+    num_generation_tokens: int
+    num_cached_tokens: int
+    num_preemptions: int
+    max_tokens_param: int
+    queued_time: float
+    """Until it was first scheduled."""
+    prefill_time: float
+    """From then to its first token."""
+    decode_time: float
+    """From its first token to its last."""
+
+
+class IterationStats(msgspec.Struct, kw_only=True):
+    """What happened since the last report."""
+
+    num_prompt_tokens: int = 0
+    """Prompt tokens computed; those of the prefix cache and of resumed outputs are not among them."""
+    num_generation_tokens: int = 0
+    num_preempted_reqs: int = 0
+    finished_requests: list[FinishedRequestStats] = []
+    time_to_first_tokens_iter: list[float] = []
+    inter_token_latencies_iter: list[float] = []
+
+
+class EngineStats(msgspec.Struct, kw_only=True):
+    """The engine's report: what `StatLoggerBase.record` takes, as one message."""
+
+    scheduler: SchedulerStats
+    iteration: IterationStats
