@@ -117,6 +117,19 @@ def _entry_points(package: Package) -> Iterator[str]:
                 yield f"entry point {name} of {group}: {match['module']} has no {match['attribute']}"
 
 
+def _imports(package: Package) -> Iterator[str]:
+    declared = {requirement_name(line) for line in package.requirements}
+    known = {*sys.stdlib_module_names, *(name.replace("-", "_") for name in declared), expected_import(package.folder)}
+    known |= {"modulm"} if "modulm-core" in declared else set()
+    for file in sorted(package.path.glob("src/**/*.py")):
+        for node in ast.walk(ast.parse(file.read_text())):
+            modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            modules += [node.module or ""] if isinstance(node, ast.ImportFrom) and node.level == 0 else []
+            for module in modules:
+                if module.split(".")[0] not in known:
+                    yield f"{file.relative_to(package.path)} imports {module}, which no dependency declares"
+
+
 def _ranges(package: Package, ours: dict[str, Package]) -> Iterator[str]:
     if package.folder != "core" and not any(requirement_name(r) == "modulm-core" for r in package.requirements):
         yield "does not depend on modulm-core"
@@ -145,7 +158,7 @@ def problems(root: Path = ROOT) -> list[str]:
     importlinter = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["importlinter"]
     lines = []
     for package in found:
-        for rule in (_names, _layout, _metadata, _entry_points):
+        for rule in (_names, _layout, _metadata, _entry_points, _imports):
             lines += [f"{package.folder}: {line}" for line in rule(package)]
         lines += [f"{package.folder}: {line}" for line in _ranges(package, ours)]
         lines += [f"{package.folder}: {line}" for line in _contracts(package, importlinter)]

@@ -68,3 +68,12 @@ def test_test_folder_with_init(workspace_root):
     (workspace_root / CORE / "tests/null").mkdir(parents=True)
     (workspace_root / CORE / "tests/null/__init__.py").touch()
     assert any("__init__.py" in line for line in check_packages.problems(workspace_root))
+
+
+@pytest.mark.parametrize("line", ["import gguf", "def f():\n    from gguf.constants import X", "import numpy.linalg"])
+def test_import_of_what_is_not_declared(workspace_root, line):
+    file = workspace_root / PLUGIN / "src/modulm_quant_gguf/scheme.py"
+    file.write_text(f"import re, modulm.nn\nfrom . import x\n{line}\nclass Scheme: ...\n")
+    (found,) = check_packages.problems(workspace_root)
+    assert "scheme.py imports" in found
+    assert "no dependency declares" in found

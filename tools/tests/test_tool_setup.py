@@ -55,7 +55,8 @@ def test_without_pip_and_ensurepip_it_says_what_to_install(tmp_path, monkeypatch
 
 def test_a_failed_install_shows_pips_words_and_the_log(tmp_path):
     (tmp_path / "bin").mkdir()
-    (tmp_path / "bin/python").symlink_to(sys.executable)
+    (tmp_path / "bin/python").write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
+    (tmp_path / "bin/python").chmod(0o755)
     with pytest.raises(SystemExit, match=r"(?s)no-such-folder.*pip could not install.*setup\.log"):
         setup_env.pip_install(tmp_path, ["--no-index", "./no-such-folder"])
     assert "no-such-folder" in (tmp_path / "setup.log").read_text()
