@@ -1,0 +1,4 @@
+"""The engine room: who runs next, with which blocks. Knows counts, blocks, budgets, priorities; never text or tensors.
+
+Start at `loop.py`.
+"""

@@ -1,0 +1,108 @@
+"""The engine's heart: drain messages, schedule, execute, apply, emit.
+
+Joins scheduler and executor and sees to it that every request gets its reply, whatever fails. Knows no text and no
+tensors. Where next: `scheduler.py` for who runs, `interfaces/executor.py` for who computes.
+"""
+
+from collections import deque
+
+from modulm.config import EngineConfig
+from modulm.engine.admit import Limits, refusal
+from modulm.engine.scheduler import Scheduler
+from modulm.errors import EngineError
+from modulm.interfaces.executor import Executor
+from modulm.log import logger
+from modulm.types import EngineStats, Plan, Request, StepOutput
+
+_log = logger("engine")
+
+
+class Engine:
+    """Runs requests on an executor.
+
+    `submit`, `abort` and `has_work` may be called from any thread; `step`, `stats` and `shutdown` from one.
+
+    Args:
+        config: Budgets and policies.
+        executor: Ready to execute; belongs to the engine from here on.
+        max_model_len: Longest sequence, prompt and output together; None takes the configuration's.
+    """
+
+    def __init__(self, config: EngineConfig, executor: Executor, *, max_model_len: int | None = None) -> None:
+        self._executor = executor
+        self._scheduler = Scheduler(config, executor.kv_layout())
+        self._limits = Limits(
+            max_model_len=max_model_len or config.max_model_len,
+            max_num_batched_tokens=config.max_num_batched_tokens,
+            chunked_prefill=config.enable_chunked_prefill,
+        )
+        self._inbox: deque[Request | list[str]] = deque()
+        self._outbox: list[StepOutput] = []
+        self._closed = False
+
+    def submit(self, request: Request) -> None:
+        """Hand over a request. Whatever comes of it, one output with a `finish_reason` will follow."""
+        self._inbox.append(request)
+
+    def abort(self, request_ids: list[str]) -> None:
+        """End requests, each with a last output "abort"; ids that are unknown or have ended are passed over."""
+        self._inbox.append(list(request_ids))
+
+    def has_work(self) -> bool:
+        """Whether `step` has anything to do or to say."""
+        return bool(self._inbox or self._outbox or self._scheduler.has_work())
+
+    def step(self) -> list[StepOutput]:
+        """Run one step and return what it brought, to whom."""
+        self._drain()
+        if self._scheduler.has_work() and not self._closed:
+            plan = self._scheduler.schedule()
+            self._outbox += self._execute(plan)
+        return self._emit()
+
+    def _drain(self) -> None:
+        while self._inbox:
+            message = self._inbox.popleft()
+            if isinstance(message, Request):
+                self._take(message)
+            else:
+                self._outbox += self._scheduler.abort(message)
+
+    def _take(self, request: Request) -> None:
+        reason = self._refusal(request)
+        if reason is None:
+            self._scheduler.add(request)
+        else:
+            self._outbox.append(StepOutput(request_id=request.request_id, finish_reason="error", error=reason))
+
+    def _refusal(self, request: Request) -> str | None:
+        if self._closed:
+            return "The engine has been shut down and takes no requests. Start a new one."
+        if request.request_id in self._scheduler:
+            return (
+                f"Request id {request.request_id!r} belongs to a request that has not ended, which goes on. "
+                "Give every request an id of its own."
+            )
+        return refusal(request, self._limits, self._scheduler.kv)
+
+    def _execute(self, plan: Plan) -> list[StepOutput]:
+        try:
+            return self._scheduler.apply(plan, self._executor.execute(plan))
+        except EngineError as error:
+            _log.exception("A step of %d sequences failed", len(plan.scheduled))
+            return self._scheduler.fail(plan, f"The step failed: {error}")
+
+    def _emit(self) -> list[StepOutput]:
+        outputs, self._outbox = self._outbox, []
+        return outputs
+
+    def stats(self) -> EngineStats:
+        """Return what happened since the last call, and how things stand; for one reader."""
+        return self._scheduler.stats()
+
+    def shutdown(self) -> None:
+        """Free the executor; may be called twice. Requests that have not ended get "abort" from the next `step`."""
+        self._drain()
+        self._closed = True
+        self._outbox += self._scheduler.close()
+        self._executor.shutdown()

@@ -1,0 +1,31 @@
+"""What the frontend knows of the engine: six verbs. Knows neither where it runs nor how messages get there."""
+
+from typing import Protocol
+
+from modulm.types import EngineStats, Request, StepOutput
+
+
+class EngineVerbs(Protocol):
+    """What an engine and a client of it have in common. `submit` and `abort` from any thread, the rest from one."""
+
+    def submit(self, request: Request) -> None:
+        """Hand over a request; exactly one output with a `finish_reason` will follow for it."""
+
+    def abort(self, request_ids: list[str]) -> None:
+        """Ask to end requests; ids that are unknown or have ended are passed over."""
+
+    def has_work(self) -> bool:
+        """Whether outputs are to be expected."""
+
+    def stats(self) -> EngineStats:
+        """Return what happened since the last call, and how things stand; for one reader."""
+
+    def shutdown(self) -> None:
+        """End the engine; may be called twice. Requests that have not ended still get a last output, "abort"."""
+
+
+class EngineClient(EngineVerbs, Protocol):
+    """One engine, here or elsewhere."""
+
+    def poll(self) -> list[StepOutput]:
+        """Return the outputs since the last call; an engine in this process runs one step for it if it has work."""

@@ -1,0 +1,54 @@
+"""Messages to bytes and back, in MessagePack, by the types of `types.py`. Knows nothing of sockets or processes."""
+
+from functools import cache
+from typing import Any, TypeVar
+
+import msgspec
+
+from modulm.errors import EngineError
+from modulm.types import Request
+
+T = TypeVar("T")
+_encoder = msgspec.msgpack.Encoder()
+
+
+class Submit(msgspec.Struct, kw_only=True, tag="submit"):
+    """Frontend to engine: run this."""
+
+    request: Request
+
+
+class Abort(msgspec.Struct, kw_only=True, tag="abort"):
+    """Frontend to engine: end these."""
+
+    request_ids: list[str]
+
+
+ToEngine = Submit | Abort
+"""One stream carries both, so that they arrive in the order in which they were sent."""
+
+
+def encode(message: object) -> bytes:
+    """Return a message as bytes."""
+    return _encoder.encode(message)
+
+
+@cache
+def _decoder(kind: Any) -> msgspec.msgpack.Decoder[Any]:
+    return msgspec.msgpack.Decoder(kind)
+
+
+def decode(data: bytes, kind: type[T]) -> T:
+    """Return the message of type `kind` in `data`. Raises `EngineError` when there is none."""
+    decoder: msgspec.msgpack.Decoder[T] = _decoder(kind)  # type: ignore[arg-type]  # mypy: type[T] "is not hashable"
+    try:
+        return decoder.decode(data)
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise EngineError(
+            f"{len(data)} bytes from the other side are no {kind}: {error}. Both sides must run the same version."
+        ) from error
+
+
+def decode_to_engine(data: bytes) -> ToEngine:
+    """Return what the frontend sent. Raises `EngineError` when it is no such message."""
+    return decode(data, ToEngine)  # type: ignore[arg-type]  # a union is not a type[T]
