@@ -22,14 +22,14 @@ setup: .venv/.stamp ## Make .venv with the versions of uv.lock; PYTHON=... choos
 demo: setup ## Generate text with real weights
 	$(BIN)/modulm generate --model $(MODEL) --chat --prompt "$(PROMPT)"
 
-test: lint ## Lint, then every test of every package: one process per package and tier
+test: lint ## Lint, then every test of every package, each wheel also alone
 	$(PY) tools/test.py
 
 lint: setup ## All that needs no running: style, types, imports, layout, sizes, generated files, lock
 	@$(PY) tools/lint.py
 
-bench: setup ## Run the benchmarks
-	@for script in benchmarks/*.py; do echo "== $$script"; $(PY) "$$script" || exit 1; done
+bench: setup ## Run every script in benchmarks/
+	@for script in $(sort $(wildcard benchmarks/*.py)); do echo "== $$script"; $(PY) "$$script" || exit 1; done
 
 isolated: setup ## Build each wheel and run its tests alone in a fresh environment
 	$(PY) tools/check_isolated.py

@@ -170,7 +170,7 @@ def main(root: Path = ROOT) -> int:
         for fragment in found:
             fragment.path.unlink()
     if releases:
-        print("Next: tools/lock.py, make test isolated, commit, then tag:")
+        print("Next: tools/lock.py, make test, commit, then tag:")
     for release in releases:
         print(f"git tag {release.tag}")
     return 0
