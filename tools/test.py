@@ -1,6 +1,6 @@
 """Run the tests: one pytest process per package and tier, so that no suite passes thanks to a neighbour's import.
 
-Tiers by need, run in this order: `null` imports no torch and takes seconds; `cpu` builds small models; `integration`
+Tiers by need, run in this order: `null` imports no torch and takes seconds; `tools` are the tools' own; `cpu` builds small models; `integration`
 starts processes; `gpu` says that it was not run where there is no GPU. Knows nothing of what is tested.
 """
 
@@ -15,7 +15,7 @@ from pathlib import Path
 
 from workspace import ROOT, packages
 
-TIERS = ("null", "cpu", "integration", "gpu")
+TIERS = ("null", "tools", "cpu", "integration", "gpu")
 NO_TESTS = 5
 """pytest's exit status when it found nothing to run."""
 
@@ -35,7 +35,7 @@ class Suite:
 def suites(root: Path, tiers: list[str], only: list[str]) -> list[Suite]:
     """Return the suites of `tiers` that exist, in order; `only` keeps those whose path names one of its words."""
     places = {
-        "null": [root / "tools/tests", *(p.path / "tests/null" for p in packages(root))],
+        "tools": [root / "tools/tests"],
         "integration": [root / "integration_tests"],
     }
     found = []
