@@ -1,0 +1,119 @@
+"""Choosing one implementation of a family, by name or automatically, with the reason of every candidate.
+
+An explicit name is used or the run stops; automatic choice takes the first that accepts. Knows nothing of what is
+asked: the caller's `ask` puts the question.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from modulm.errors import ConfigError, NotInstalled, PluginError, UnknownName, Unsupported
+from modulm.interfaces.support import Accepted, Rejected, Support
+from modulm.log import logger, warn_once
+from modulm.plugins import refs
+from modulm.plugins.families import NOUNS
+from modulm.plugins.records import is_strict
+from modulm.plugins.registry import registry
+
+_log = logger("plugins")
+_logged: set[str] = set()
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What was chosen, and why not the others.
+
+    `trace` has the answer of each candidate that was asked, in order; `str()` is one line for the log.
+    """
+
+    family: str
+    name: str
+    value: Any
+    trace: list[tuple[str, Support]] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        others = [f"{name}: {a.reason}" for name, a in self.trace if isinstance(a, Rejected)]
+        notes = [a.note for name, a in self.trace if name == self.name and isinstance(a, Accepted) and a.note]
+        reasons = "; ".join([*notes, *(f"not {other}" for other in others)])
+        return f"{self.family}={self.name}" + (f" ({reasons})" if reasons else "")
+
+
+def choose(family: str, asked: str | None, candidates: Sequence[str], ask: Callable[[Any], Support]) -> Choice:
+    """Choose an implementation of `family`.
+
+    Args:
+        family: Such as "modulm.attention".
+        asked: A name, `distribution:name`, or None or "auto" for automatic choice.
+        candidates: Names for automatic choice, best first; also what an error offers instead.
+        ask: Gets the implementation (usually a class) and says whether it can serve.
+
+    Raises:
+        Unsupported: What was asked for refuses, or everything does; with reasons and what would be accepted.
+        UnknownName, NotInstalled, Broken, Incompatible, ConfigError: What was asked for cannot be had.
+    """
+    if asked is None or asked == "auto":
+        choice = _automatic(family, candidates, ask)
+    else:
+        choice = _explicit(family, asked, candidates, ask)
+    if (line := str(choice)) not in _logged:
+        _logged.add(line)
+        _log.info("Chosen: %s", line)
+    return choice
+
+
+def _explicit(family: str, asked: str, candidates: Sequence[str], ask: Callable[[Any], Support]) -> Choice:
+    value = registry(family).get(asked)
+    answer = _question(family, asked, value, ask)
+    if isinstance(answer, Accepted):
+        return Choice(family, asked, value, [(asked, Accepted(answer.note or "asked for"))])
+    others = [name for name in candidates if name != asked]
+    accepted = [name for name, (_, support) in zip(others, _answers(family, others, ask), strict=True) if support]
+    advice = "Leave the choice to 'auto', or name one of those." if accepted else "No other candidate accepts either."
+    raise Unsupported(
+        f"{NOUNS[family]} {asked!r} cannot serve here: {answer.reason}. Accepted instead: "
+        f"{', '.join(accepted) or 'none'}. {advice}"
+    )
+
+
+def _automatic(family: str, candidates: Sequence[str], ask: Callable[[Any], Support]) -> Choice:
+    trace: list[tuple[str, Support]] = []
+    for name in candidates:
+        value, answer = _answer(family, name, ask)
+        trace.append((name, answer))
+        if isinstance(answer, Accepted):
+            return Choice(family, name, value, trace)
+    reasons = "; ".join(f"{name}: {answer.reason}" for name, answer in trace if isinstance(answer, Rejected))
+    raise Unsupported(
+        f"No {NOUNS[family].lower()} can serve here. Asked: {reasons or 'none, as none is installed'}. Install one "
+        "that can, or change what it refuses."
+    )
+
+
+def _answers(family: str, names: Sequence[str], ask: Callable[[Any], Support]) -> list[tuple[Any, Support]]:
+    return [_answer(family, name, ask) for name in names]
+
+
+def _answer(family: str, name: str, ask: Callable[[Any], Support]) -> tuple[Any, Support]:
+    """Ask a candidate nobody named: one that fails is a rejection, or an error if strict."""
+    try:
+        value = registry(family).get(name)
+        return value, _question(family, name, value, ask)
+    except (NotInstalled, UnknownName):
+        return None, Rejected("not installed")
+    except ConfigError as error:
+        return None, Rejected(str(error))
+    except PluginError as error:
+        if is_strict():
+            raise
+        warn_once(_log, f"{error} Another one is used. MODULM_STRICT_PLUGINS=1 makes this an error.")
+        return None, Rejected(str(error))
+
+
+def _question(family: str, name: str, value: Any, ask: Callable[[Any], Support]) -> Support:
+    try:
+        return ask(value)
+    except PluginError:
+        raise
+    except Exception as error:
+        raise refs.broken(f"{NOUNS[family]} {name!r}", "asking whether it can serve", error) from error

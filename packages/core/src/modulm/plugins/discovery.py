@@ -1,0 +1,175 @@
+"""What is installed: reads entry points from metadata, once per process, and imports no plugin.
+
+Every entry point of a `vllm.*` or `modulm.*` group becomes a load record, judged by `policy.py`. Where to look next:
+`loading.py`, through which `registry.py`, `bootstrap.py`, `platforms.py` and `hooks.py` import what is recorded here.
+"""
+
+import re
+from collections.abc import Sequence
+from importlib import metadata
+
+from modulm.errors import ConfigError, Incompatible, UnknownName, did_you_mean
+from modulm.log import logger
+from modulm.plugins import records as state
+from modulm.plugins.families import NOUNS
+from modulm.plugins.policy import VARIABLE, Policy, canonical, duplicate, judge, matches
+from modulm.plugins.process import PerProcess
+from modulm.plugins.records import LoadRecord, is_strict
+
+_PREFIXES = ("vllm.", "modulm.")
+_OURS = re.compile(r"^\s*\[\s*(vllm|modulm)\.", re.MULTILINE)
+_log = logger("plugins")
+
+
+class Discovery:
+    """The entry points of this process and the policy they were judged by, as of its first use."""
+
+    def __init__(self) -> None:
+        self.policy = Policy.read()
+        self.records = scan()
+        self.announced = False
+        judge(self.records, self.policy)
+
+
+def scan() -> list[LoadRecord]:
+    """Return a record for each of our entry points, sorted; of several copies of a distribution the first counts."""
+    found: dict[str, metadata.Distribution] = {}
+    for distribution in metadata.distributions():
+        name = _name_if_ours(distribution)
+        if name and canonical(name) not in found:
+            found[canonical(name)] = metadata.distribution(name)
+    records = [
+        LoadRecord(
+            group=entry.group,
+            name=entry.name,
+            value=entry.value,
+            distribution=distribution.metadata["Name"],
+            version=distribution.version or "",
+        )
+        for distribution in found.values()
+        for entry in distribution.entry_points
+        if entry.group.startswith(_PREFIXES)
+    ]
+    return sorted(records, key=lambda record: (record.group, record.name, record.distribution))
+
+
+def _name_if_ours(distribution: metadata.Distribution) -> str | None:
+    """Most distributions have no entry point of ours: look at the text before parsing anything."""
+    if not _OURS.search(distribution.read_text("entry_points.txt") or ""):
+        return None
+    try:
+        name: str | None = distribution.metadata["Name"]
+    except Exception as error:  # a damaged neighbour must not hide everything else
+        _log.warning("A distribution with plugins has unreadable metadata and is passed over: %r.", error)
+        return None
+    return name
+
+
+_discovery = PerProcess(Discovery)
+
+
+def records(group: str | None = None) -> list[LoadRecord]:
+    """Return the load records of one group, or of all. They are live: later loading changes them."""
+    return [record for record in _discovery.get().records if group in (None, record.group)]
+
+
+def policy() -> Policy:
+    """Return what VLLM_PLUGINS said when this process first looked."""
+    return _discovery.get().policy
+
+
+def add(record: LoadRecord) -> None:
+    """Add a record for something that is no entry point (a parser file)."""
+    _discovery.get().records.append(record)
+
+
+def reset() -> None:
+    """Forget everything, so that environment and metadata are read again (tests)."""
+    _discovery.reset()
+
+
+def usable(group: str) -> list[LoadRecord]:
+    """Return the plugins of a group that a loader of all of them must load, having said what is not loaded."""
+    announce()
+    return [record for record in records(group) if record.usable]
+
+
+def find(group: str, name: str) -> LoadRecord | None:
+    """Return the plugin that was asked for by name or `distribution:name`, or None when there is none.
+
+    Raises:
+        ConfigError: VLLM_PLUGINS keeps it from being used.
+        Incompatible: Several packages provide the name.
+    """
+    found = [record for record in records(group) if matches(name, record) and record.state != state.SKIPPED]
+    chosen = [record for record in found if record.usable]
+    held = [record for record in found if record.state == state.HELD_BACK]
+    if held and name != held[0].name:
+        chosen = held  # `distribution:name` settles it
+    if chosen:
+        return chosen[0]
+    if len(held) > 1:
+        raise Incompatible(duplicate(NOUNS[group], held))
+    if found:
+        shut = found[0]
+        raise ConfigError(
+            f"{NOUNS[group]} {name!r} comes with {shut.origin} and is kept out: {shut.reason}. "
+            f"Add {shut.name!r} to {VARIABLE} to use it."
+        )
+    return None
+
+
+def notices() -> list[str]:
+    """Return what the user should know of the choice of plugins before any is loaded: typing errors, duplicates."""
+    found = records()
+    lines = [_unmatched(item, found) for item in policy().unmatched(found)]
+    for claimants in _claims(found):
+        if len(claimants) > 1:
+            lines.append(duplicate(NOUNS[claimants[0].group], claimants))
+        else:
+            lines.append(f"{claimants[0].asked} is held back: {claimants[0].reason}.")
+    return lines
+
+
+def announce() -> None:
+    """Log the notices, and what VLLM_PLUGINS turned off; once per process.
+
+    Raises:
+        Incompatible: VLLM_PLUGINS asks for a name that several packages provide (if strict: there is such a name).
+        UnknownName: If strict: VLLM_PLUGINS names what no package provides.
+    """
+    discovery = _discovery.get()
+    if discovery.announced:
+        return
+    missing = discovery.policy.unmatched(discovery.records)
+    if missing and is_strict():
+        raise UnknownName(_unmatched(missing[0], discovery.records))
+    for claimants in _claims(discovery.records):
+        if len(claimants) > 1 and (claimants[0].name in discovery.policy.items or is_strict()):
+            raise Incompatible(duplicate(NOUNS[claimants[0].group], claimants))
+    discovery.announced = True
+    for line in notices():
+        _log.warning("%s", line)
+    off = [f"{r.name} ({r.group}, {r.origin})" for r in discovery.records if r.state == state.DISABLED]
+    if off:
+        _log.warning("%s=%r turns off: %s.", VARIABLE, discovery.policy.text, ", ".join(off))
+
+
+def _claims(found: Sequence[LoadRecord]) -> list[list[LoadRecord]]:
+    """Return the names that no package could be settled on, each with those that claim it."""
+    claims: dict[tuple[str, str], list[LoadRecord]] = {}
+    for record in found:
+        if record.state == state.HELD_BACK:
+            claims.setdefault((record.group, record.name), []).append(record)
+    settled = {(record.group, record.name) for record in found if record.usable}
+    return [claimants for key, claimants in claims.items() if key not in settled]
+
+
+def _unmatched(item: str, found: Sequence[LoadRecord]) -> str:
+    names = sorted({record.name for record in found} | {record.distribution for record in found})
+    listed = ", ".join(f"{record.name} ({record.group}, {record.origin})" for record in found) or "none"
+    return (
+        f"{VARIABLE} names {item!r}, but no installed package provides a plugin of that name."
+        f"{did_you_mean(item, names)} Discovered: {listed}. Correct the name, or install its package into this "
+        "environment."
+    )

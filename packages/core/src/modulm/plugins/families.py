@@ -1,0 +1,85 @@
+"""Groups and families: their names, what their members are called in messages, and what a member must be.
+
+Base classes are named as strings and imported only to check an object, so listing costs nothing. Families whose
+contract is not written yet have no entry in `_BASES` and are not checked.
+"""
+
+from importlib import import_module
+from typing import Any
+
+from modulm.errors import ConfigError, Incompatible, did_you_mean
+
+GENERAL = "vllm.general_plugins"
+PLATFORM = "vllm.platform_plugins"
+STAT_LOGGER = "vllm.stat_logger_plugins"
+IO_PROCESSOR = "vllm.io_processor_plugins"
+ENDPOINT = "vllm.endpoint_plugins"
+LOGITS = "vllm.logits_processors"
+
+HOOKS = {
+    GENERAL: "General plugin",
+    PLATFORM: "Platform",
+    STAT_LOGGER: "Stat logger",
+    IO_PROCESSOR: "IO processor",
+    ENDPOINT: "Endpoint plugin",
+    LOGITS: "Logits processor",
+}
+FAMILIES = {
+    "modulm.attention": "Attention backend",
+    "modulm.checkpoints": "Checkpoint format",
+    "modulm.executors": "Executor",
+    "modulm.kernels": "Kernel provider",
+    "modulm.lora_resolvers": "LoRA resolver",
+    "modulm.models": "Model architecture",
+    "modulm.quantization": "Quantization",
+    "modulm.reasoning_parsers": "Reasoning parser",
+    "modulm.speculators": "Speculator",
+    "modulm.structured_output": "Structured-output backend",
+    "modulm.tool_parsers": "Tool parser",
+}
+NOUNS = {**HOOKS, **FAMILIES}
+
+_BASES = {
+    "modulm.attention": "modulm.interfaces.attention:AttentionBackend",
+    "modulm.checkpoints": "modulm.interfaces.checkpoint:Checkpoint",
+    "modulm.executors": "modulm.interfaces.executor:Executor",
+    "modulm.kernels": "modulm.interfaces.kernels:KernelProvider",
+    "modulm.lora_resolvers": "modulm.interfaces.lora:LoRAResolver",
+    "modulm.quantization": "modulm.interfaces.quantization:QuantizationScheme",
+    PLATFORM: "modulm.interfaces.platform:Platform",
+    STAT_LOGGER: "modulm.interfaces.metrics:StatLoggerBase",
+    IO_PROCESSOR: "modulm.interfaces.io_processor:IOProcessor",
+    LOGITS: "modulm.interfaces.logits:LogitsProcessor",
+}
+_METHODS = {"modulm.models": ("forward", "compute_logits")}
+
+
+def need_family(family: str) -> str:
+    """Return `family`, or raise `ConfigError` when there is none of that name."""
+    if family not in FAMILIES:
+        hint = did_you_mean(family, FAMILIES)
+        raise ConfigError(f"Plugin family {family!r} is unknown. There are: {', '.join(FAMILIES)}.{hint}")
+    return family
+
+
+def check(group: str, asked: str, found: Any) -> None:
+    """Check an object against its group's contract. `asked` starts the message, as in `refs.resolve`.
+
+    Raises `Incompatible` saying what the object is and what it must be.
+    """
+    if group in _BASES:
+        module, _, name = _BASES[group].partition(":")
+        base = getattr(import_module(module), name)
+        if not (isinstance(found, type) and issubclass(found, base)):
+            raise Incompatible(f"{asked} is {describe(found)}, but must be a class that derives from {module}.{name}.")
+    missing = [method for method in _METHODS.get(group, ()) if not callable(getattr(found, method, None))]
+    if missing or (group in _METHODS and not isinstance(found, type)):
+        need = " and ".join(_METHODS[group])
+        raise Incompatible(f"{asked} is {describe(found)}, but must be a class with the methods {need}.")
+
+
+def describe(found: Any) -> str:
+    """Say what an object is: "class pkg.Thing", or "an object of type str"."""
+    if isinstance(found, type):
+        return f"class {found.__module__}.{found.__qualname__}"
+    return f"an object of type {type(found).__name__}"
