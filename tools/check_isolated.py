@@ -17,7 +17,7 @@ from importlib.metadata import distribution
 from pathlib import Path
 
 from setup_env import constraints
-from workspace import ROOT, Package, expected_import, packages
+from workspace import ROOT, Package, expected_import, packages, requirement_name
 
 LINKED = ("torch",)
 TEST_TOOLS = ("pytest", "hypothesis")
@@ -64,11 +64,20 @@ def fresh_environment(folder: Path) -> Path:
     return folder / "bin/python"
 
 
-def install_alone(wheel: Path, python: Path) -> None:
-    """Install the wheel with what it declares, and the test tools, from the user's index and the fresh wheels."""
-    limits = ["--constraint", str(constraints(Path(sys.prefix))), "--find-links", str(wheel.parent)]
+def declared(package: Package, ours: dict[str, Package]) -> list[Package]:
+    """Return `package` and those of `ours` that it depends on, directly or through another."""
+    found = [package]
+    for one in found:
+        names = [requirement_name(line) for line in one.project.get("dependencies", [])]
+        found += [ours[name] for name in names if name in ours and ours[name] not in found]
+    return found
+
+
+def install_alone(wheels: Sequence[Path], python: Path) -> None:
+    """Install the wheels with what they declare, and the test tools, from the user's index."""
+    limits = ["--constraint", str(constraints(Path(sys.prefix)))]
     pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", "--disable-pip-version-check"]
-    run([*pip, *limits, str(wheel), *TEST_TOOLS], ROOT)
+    run([*pip, *limits, *wheels, *TEST_TOOLS], ROOT)
 
 
 def unasked(python: Path, allowed: set[str]) -> list[str]:
@@ -79,13 +88,14 @@ def unasked(python: Path, allowed: set[str]) -> list[str]:
     return sorted((set(names) & ours) - allowed)
 
 
-def check(package: Package, wheel: Path, tiers: list[str]) -> None:
-    """Install `wheel` alone, import it and run the package's own tests of `tiers`; exit with the output on failure."""
+def check(package: Package, wheels: dict[str, Path], tiers: list[str]) -> None:
+    """Install the package's wheel alone, import it and run the package's tests of `tiers`; exit with what failed."""
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="modulm-isolated-") as name:
         folder = Path(name)
         python = fresh_environment(folder / "env")
-        install_alone(wheel, python)
+        ours = {one.distribution: one for one in packages()}
+        install_alone([wheels[one.folder] for one in declared(package, ours)], python)
         extra = unasked(python, {package.distribution, "modulm-core"})
         if extra:
             sys.exit(f"{package.distribution} brings {extra}, which it must not depend on.")
@@ -111,7 +121,7 @@ def main() -> int:
     built = {package.folder: build(package, wheels) for package in packages()}
     for package in packages():
         if not arguments.only or package.folder in arguments.only:
-            check(package, built[package.folder], ["null", "cpu"] if arguments.full else ["null"])
+            check(package, built, ["null", "cpu"] if arguments.full else ["null"])
     return 0
 
 

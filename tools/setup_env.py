@@ -22,7 +22,7 @@ from pathlib import Path
 
 from workspace import ROOT, locked_versions, packages, requirement_name
 
-TOLD = ("Collecting ", "Downloading ", "Building ", "Installing ", "Successfully ", "ERROR", "error:")
+TOLD = ("Collecting ", "Processing ", "Downloading ", "Building ", "Installing ", "Successfully ", "ERROR", "error:")
 """How the lines of pip's output begin that are shown while it runs; the rest is in the log."""
 
 

@@ -1,7 +1,8 @@
 """Run the tests: one pytest process per package and tier, so that no suite passes thanks to a neighbour's import.
 
-Tiers by need, run in this order: `null` imports no torch and takes seconds; `tools` are the tools' own; `cpu` builds small models; `integration`
-starts processes; `gpu` says that it was not run where there is no GPU. Knows nothing of what is tested.
+Tiers by need, run in this order: `null` imports no torch and takes seconds; `tools` tests what lies beside this file;
+`cpu` builds small models; `integration` starts processes; `gpu` says that it was not run where there is no GPU. Knows
+nothing of what is tested.
 """
 
 import argparse

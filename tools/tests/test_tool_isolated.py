@@ -37,6 +37,16 @@ def test_a_sibling_that_was_not_declared_is_found(python):
     assert check_isolated.unasked(python, {"modulm-core"}) == ["modulm-quant-gguf"]
 
 
+def test_only_what_is_declared_comes_along(workspace_root):
+    ours = {package.distribution: package for package in packages(workspace_root)}
+    found = {name: [p.folder for p in check_isolated.declared(package, ours)] for name, package in ours.items()}
+    assert found == {
+        "modulm-core": ["core"],
+        "modulm": ["modulm", "core", "quant-gguf"],
+        "modulm-quant-gguf": ["quant-gguf", "core"],
+    }
+
+
 def test_wheel_is_built_with_what_belongs_in_it(tmp_path):
     (core,) = [package for package in packages() if package.folder == "core"]
     wheel = check_isolated.build(core, tmp_path)
