@@ -61,6 +61,12 @@ def make_venv(venv: Path) -> None:
     )
 
 
+def usable(venv: Path) -> bool:
+    """Whether `venv` is there and whole: a set-up that was interrupted may have left one without pip."""
+    python = venv / "bin/python"
+    return python.exists() and subprocess.run([python, "-m", "pip", "--version"], capture_output=True).returncode == 0
+
+
 def pip_install(venv: Path, arguments: list[str]) -> None:
     """Install with the venv's pip, showing what it collects. Exits with the end of its output when it fails."""
     command = [str(venv / "bin/python"), "-m", "pip", "install", "--disable-pip-version-check", "--progress-bar", "off"]
@@ -121,7 +127,7 @@ def main() -> int:
             stamp.touch()
             return 0
         started = time.monotonic()
-        if force or not (venv / "bin/python").exists():
+        if force or not usable(venv):
             print(f"[1/4] creating {venv} with {sys.executable}", flush=True)
             make_venv(venv)
         stamp.unlink(missing_ok=True)

@@ -1,6 +1,7 @@
 """Set-up installs the lock's versions and asks for no CUDA package; it says what to do when it cannot go on."""
 
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -51,6 +52,13 @@ def test_without_pip_and_ensurepip_it_says_what_to_install(tmp_path, monkeypatch
     with pytest.raises(SystemExit, match="apt-get install python3-venv"):
         setup_env.make_venv(tmp_path / "venv")
     assert not (tmp_path / "venv").exists()
+
+
+def test_an_environment_without_pip_is_not_usable(tmp_path):
+    assert not setup_env.usable(tmp_path / "venv")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv"], check=True)
+    assert not setup_env.usable(tmp_path / "venv")
+    assert setup_env.usable(Path(sys.prefix))
 
 
 def test_a_failed_install_shows_pips_words_and_the_log(tmp_path):
