@@ -1,0 +1,120 @@
+"""The `gguf` checkpoint: one file whose metadata give configuration and tokenizer, and whose tensors are mapped.
+
+Puts the parts together: `header.py` reads, `names.py` renames, `config.py` and `tokenizer.py` translate metadata, and
+`scheme.py` makes weights of `rows`. Knows no kernels and no devices.
+"""
+
+from collections.abc import Iterable
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from modulm.errors import CheckpointError, did_you_mean
+from modulm.interfaces.checkpoint import Checkpoint, TensorInfo, TokenizerData
+from modulm.interfaces.support import Accepted, Rejected, Support
+from modulm_quant_gguf.config import generation_config, model_config
+from modulm_quant_gguf.header import MAGIC, Header, read_header
+from modulm_quant_gguf.names import Source, sources
+from modulm_quant_gguf.tokenizer import tokenizer_data
+from modulm_quant_gguf.values import float32, read_only
+
+if TYPE_CHECKING:
+    import torch
+
+_DENSE = {"F32": "float32", "F16": "float16", "BF16": "bfloat16", "F64": "float64"}
+
+
+class GGUFCheckpoint(Checkpoint):
+    """One `.gguf` file, version 2 or 3, little-endian."""
+
+    format: ClassVar[str] = "gguf"
+
+    def __init__(self, path: Path, header: Header) -> None:
+        self.path = path
+        self.header = header
+        self._sources = sources(header)
+
+    @classmethod
+    def matches(cls, path: Path) -> Support:
+        """Accept a file that starts with GGUF's magic number."""
+        if not path.is_file():
+            return Rejected("it is a folder, not a .gguf file")
+        with path.open("rb") as stream:
+            return Accepted() if stream.read(4) == MAGIC else Rejected("the file does not start with 'GGUF'")
+
+    @classmethod
+    def open(cls, path: Path) -> "GGUFCheckpoint":
+        """Read and check metadata and tensor table: 0.02 s for a vocabulary of 50,000."""
+        header = read_header(path)
+        parts = header.metadata.read("split.count", int, 1)
+        if parts > 1:
+            raise header.metadata.refusal(
+                "split.count", f"is {parts}: the model is split. Join its files: llama-gguf-split --merge"
+            )
+        return cls(path, header)
+
+    def config(self) -> dict[str, Any]:
+        """Return config.json's keys. Of tensors it reads only the few factors of a scaled rotary embedding."""
+        return model_config(self.header)
+
+    def generation_config(self) -> dict[str, Any]:
+        """Return the ids of tokens that begin, end and pad; `eos_token_id` lists all that end a turn."""
+        return generation_config(self.header.metadata)
+
+    def tokenizer(self) -> TokenizerData:
+        """Return tokenizer, special tokens and chat template. Raises `CheckpointError` naming the key."""
+        return self._tokenizer
+
+    @cached_property
+    def _tokenizer(self) -> TokenizerData:
+        return tokenizer_data(self.header.metadata)
+
+    def tensor_names(self) -> Iterable[str]:
+        """Return the names of all tensors; one that transformers does not have keeps GGUF's name."""
+        return self._sources.keys()
+
+    def source(self, name: str) -> Source:
+        """Return where a tensor comes from. Raises `CheckpointError` with the nearest name when there is none."""
+        try:
+            return self._sources[name]
+        except KeyError:
+            hint = did_you_mean(name, self._sources)
+            raise CheckpointError(f"Tensor {name!r} is missing in {self.path}.{hint}") from None
+
+    def info(self, name: str) -> TensorInfo:
+        """Return shape and type ("float32", "q4_1", ...) of a tensor."""
+        source = self.source(name)
+        kind = source.entry.type.name
+        size = source.entry.size_bytes // (1 if source.expert is None else source.entry.shape[0])
+        return TensorInfo(shape=source.shape, dtype=_DENSE.get(kind, kind.lower()), size_bytes=size)
+
+    def rows(self, name: str) -> np.ndarray:
+        """Return a tensor's bytes, uint8 [rows, bytes per row], in transformers' order of rows.
+
+        A view on the file, except where rows had to be moved. A vector is one row.
+        """
+        source = self.source(name)
+        raw = self.header.raw(source.entry)
+        if source.expert is not None:
+            raw = raw.reshape(source.entry.shape[0], -1)[source.expert]
+        order = source.row_order
+        if order is not None:
+            raw = raw.reshape(len(order), -1)[order]
+        kind = source.entry.type
+        return raw.reshape(-1, source.shape[-1] // kind.block * kind.size)
+
+    def tensor(self, name: str) -> "torch.Tensor":
+        """Return a tensor, dequantised to float32 when stored quantized, else a view on the file where it can be."""
+        import torch
+
+        source, rows = self.source(name), self.rows(name)
+        kind = source.entry.type
+        if source.offset or kind.name not in ("F32", "F16", "BF16"):
+            values = float32(rows, kind, f"Tensor {source.entry.name!r} of {self.path}")
+            values = values - np.float32(source.offset) if source.offset else values
+            return torch.from_numpy(values).view(source.shape)
+        dtype = {"F32": np.float32, "F16": np.float16, "BF16": np.int16}[kind.name]
+        tensor = read_only(rows.view(dtype))
+        return (tensor.view(torch.bfloat16) if kind.name == "BF16" else tensor).view(source.shape)

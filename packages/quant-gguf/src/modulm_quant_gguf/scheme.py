@@ -1,0 +1,111 @@
+"""The `gguf` quantization: a tensor's raw rows -> the canonical `Weight` that holds exactly its values.
+
+Knows which ggml type fits which kind; `blocks.py` takes blocks apart, `checkpoint.py` provides rows. Types that fit
+none become `Encoded` and are decoded by the `gguf` package, on the CPU.
+"""
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from modulm.errors import CheckpointError
+from modulm.interfaces.quantization import Codebook4, Dense, Encoded, GroupedInt, QuantizationScheme, Weight
+from modulm.interfaces.support import Accepted, Rejected, Support
+from modulm_quant_gguf.blocks import LAYOUTS, unpack
+from modulm_quant_gguf.checkpoint import GGUFCheckpoint
+from modulm_quant_gguf.ggml_types import GGMLType
+from modulm_quant_gguf.values import float32, read_only
+
+if TYPE_CHECKING:
+    import torch
+
+    from modulm.interfaces.checkpoint import Checkpoint
+
+_FLOATS = ("F32", "F16", "BF16", "F64")
+
+
+class GGUFScheme(QuantizationScheme):
+    """Weights of a GGUF file, each in the type it is stored in."""
+
+    name: ClassVar[str] = "gguf"
+
+    def __init__(self, types: dict[str, int]) -> None:
+        self._types = types
+
+    @classmethod
+    def matches(cls, checkpoint: "Checkpoint") -> Support:
+        """Accept checkpoints read by this package's reader."""
+        if isinstance(checkpoint, GGUFCheckpoint):
+            return Accepted()
+        return Rejected(f"the checkpoint is {checkpoint.format}, not gguf")
+
+    @classmethod
+    def from_checkpoint(cls, checkpoint: "Checkpoint") -> "GGUFScheme":
+        """Make the scheme; counts types for `describe`."""
+        return cls(dict(Counter(entry.type.name for entry in _own(checkpoint).header.tensors.values())))
+
+    def describe(self) -> dict[str, Any]:
+        """Return how many tensors there are of each type."""
+        return {"types": dict(self._types)}
+
+    def weight(self, checkpoint: "Checkpoint", module: str, out_features: int, in_features: int) -> Weight:
+        """Return the weight of a linear or embedding layer: never None, as every type has a kind.
+
+        Values equal gguf's dequantisation bit for bit when scale * code + minimum is computed in float32.
+        Raises `CheckpointError` naming the tensor that is missing, has another shape, or a type without decoder.
+        """
+        own = _own(checkpoint)
+        name = f"{module}.weight"
+        source = own.source(name)
+        entry = source.entry
+        what = f"Tensor {entry.name!r} of {own.path}, {name!r},"
+        if source.shape != (out_features, in_features):
+            raise CheckpointError(
+                f"{what} has shape {list(source.shape)}, but the model needs {[out_features, in_features]}."
+            )
+        scale = entry.name.removesuffix("weight") + "scale"
+        if scale in own.header.tensors:
+            raise CheckpointError(f"{what} has a separate scale, {scale!r}, which is not supported.")
+        if entry.type.name in _FLOATS:
+            return Dense(out_features=out_features, in_features=in_features, data=own.tensor(name))
+        return _quantized(own.rows(name), entry.type, in_features, what)
+
+
+def _own(checkpoint: "Checkpoint") -> GGUFCheckpoint:
+    if not isinstance(checkpoint, GGUFCheckpoint):
+        raise CheckpointError(f"{checkpoint.path} is a {checkpoint.format} checkpoint; this scheme reads gguf only.")
+    return checkpoint
+
+
+def _quantized(rows: np.ndarray, kind: GGMLType, in_features: int, what: str) -> Weight:
+    import torch
+
+    layout = LAYOUTS.get(kind.name)
+    if layout is None:
+        return _encoded(rows, kind, in_features, what)
+    codes, scales, minimums = (None if part is None else torch.from_numpy(part) for part in unpack(rows, kind, layout))
+    common: dict[str, Any] = {"out_features": len(rows), "in_features": in_features, "group_size": layout.group_size}
+    common |= {"codes": codes, "scales": scales}
+    if layout.codebook is not None:
+        return Codebook4(**common, codebook=torch.tensor(layout.codebook, dtype=torch.float32))
+    assert minimums is not None
+    return GroupedInt(**common, bits=layout.bits, minimums=minimums)
+
+
+def _encoded(rows: np.ndarray, kind: GGMLType, in_features: int, what: str) -> Encoded:
+    import torch
+
+    float32(np.zeros((1, kind.size), np.uint8), kind, what)  # refuses now what could not be decoded later
+
+    def decode(raw: "torch.Tensor") -> "torch.Tensor":
+        """Decode rows uint8 [n, bytes per row] to float32 [n, in_features] on their device, through numpy."""
+        return torch.from_numpy(float32(raw.cpu().contiguous().numpy(), kind, what)).to(raw.device)
+
+    return Encoded(
+        out_features=len(rows),
+        in_features=in_features,
+        format=f"gguf {kind.name}",
+        data=read_only(rows),
+        decode=decode,
+    )

@@ -1,0 +1,225 @@
+"""Metadata -> a tokenizer.json, special tokens and chat template.
+
+Two kinds: "gpt2" (byte-level BPE with stored merges) and "llama" (SentencePiece BPE, whose merges follow from the order
+of its scores). Builds JSON and imports no tokenizer library. Knows no weights; splitting rules are `pretokenizers.py`.
+Source: docs/gguf.md of ggml, llama-vocab.cpp, and transformers' conversion of SentencePiece models.
+"""
+
+import json
+import logging
+from typing import Any
+
+from modulm.interfaces.checkpoint import TokenizerData
+from modulm_quant_gguf.metadata import Metadata
+from modulm_quant_gguf.pretokenizers import SPLITTERS, Splitter
+
+_log = logging.getLogger("modulm.quant_gguf")
+_PREFIX = "tokenizer.ggml."
+_NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED = 1, 2, 3, 4
+_SPACE = "\u2581"
+_PHI3_UNSTRIPPED = ("<unk>", "<s>", "<|endoftext|>")
+
+
+def tokenizer_data(metadata: Metadata) -> TokenizerData:
+    """Return the file's tokenizer. Raises `CheckpointError` naming the key that is missing or wrong."""
+    kind = metadata.read(f"{_PREFIX}model", str)
+    if kind not in ("gpt2", "llama"):
+        raise metadata.refusal(f"{_PREFIX}model", f"is {kind!r}, which is not supported. There are: gpt2, llama")
+    vocabulary = _Vocabulary(metadata)
+    parts = _byte_level(vocabulary) if kind == "gpt2" else _sentencepiece(vocabulary)
+    config = _config(vocabulary, parts.pop("add_bos"))
+    content = {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": vocabulary.added(),
+        "post_processor": _post_processor(vocabulary, config),
+        **parts,
+    }
+    return TokenizerData(
+        tokenizer_json=json.dumps(content, ensure_ascii=False), config=config, chat_template=_chat_template(metadata)
+    )
+
+
+class _Vocabulary:
+    """Tokens by id, their types, and the ids of the special ones."""
+
+    def __init__(self, metadata: Metadata) -> None:
+        self.metadata = metadata
+        self.arch = metadata.read("general.architecture", str, "")
+        self.tokens: list[str] = self._list("tokens")
+        self.types: list[int] = self._list("token_type", [_NORMAL] * len(self.tokens))
+        if len(self.types) < len(self.tokens):
+            raise metadata.refusal(
+                f"{_PREFIX}token_type", f"has {len(self.types)} entries for {len(self.tokens)} tokens"
+            )
+        self.tokens = [token or f"[EMPTY_{id_}]" for id_, token in enumerate(self.tokens)]
+        self.ids = {token: id_ for id_, token in enumerate(self.tokens)}
+        if len(self.ids) < len(self.tokens):
+            twice = next(token for id_, token in enumerate(self.tokens) if self.ids[token] != id_)
+            raise metadata.refusal(f"{_PREFIX}tokens", f"has token {twice!r} twice")
+
+    def _list(self, name: str, *default: list[Any]) -> list[Any]:
+        return self.metadata.read(f"{_PREFIX}{name}", list, *default)
+
+    def merges(self) -> list[list[str]]:
+        """Return the stored merges. Raises `CheckpointError` for one of tokens that do not exist."""
+        pairs = []
+        for merge in self._list("merges"):
+            cut = merge.find(" ", 1)
+            pair = [merge[:cut], merge[cut + 1 :]]
+            if cut < 0 or pair[0] not in self.ids or pair[1] not in self.ids or "".join(pair) not in self.ids:
+                raise self.metadata.refusal(f"{_PREFIX}merges", f"has {merge!r}, which does not join two tokens to one")
+            pairs.append(pair)
+        return pairs
+
+    def special(self, name: str) -> str | None:
+        """Return the token whose id `name`_token_id gives, or None; as llama.cpp, disregards an id without token."""
+        key = f"{_PREFIX}{name}_token_id"
+        if key not in self.metadata:
+            return None
+        id_ = self.metadata.read(key, int)
+        if id_ < len(self.tokens):
+            return self.tokens[id_]
+        _log.warning("%s: %s is %d of %d tokens; disregarded.", self.metadata.path, key, id_, len(self.tokens))
+        return None
+
+    def added(self) -> list[dict[str, Any]]:
+        """Return what is matched before anything else: control tokens as special ones, and user-defined tokens."""
+        strip = self.arch == "phi3"  # the file does not say so; llama.cpp, too, goes by the model
+        return [
+            {
+                "id": id_,
+                "content": token,
+                "single_word": False,
+                "lstrip": False,
+                "rstrip": strip and kind == _CONTROL and token not in _PHI3_UNSTRIPPED,
+                "normalized": False,
+                "special": kind != _USER_DEFINED,
+            }
+            for id_, (token, kind) in enumerate(zip(self.tokens, self.types, strict=False))
+            if kind in (_CONTROL, _USER_DEFINED, _UNKNOWN)
+        ]
+
+
+def _byte_level(vocabulary: _Vocabulary) -> dict[str, Any]:
+    splitter = _splitter(vocabulary.metadata)
+    return {
+        "normalizer": {"type": "NFC"} if splitter.nfc else None,
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": splitter.parts()},
+        "decoder": {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True},
+        "model": _model(vocabulary.ids, vocabulary.merges(), ignore_merges=splitter.whole_words),
+        "add_bos": splitter.whole_words,
+    }
+
+
+def _splitter(metadata: Metadata) -> Splitter:
+    key = f"{_PREFIX}pre"
+    if key not in metadata:
+        _log.warning("%s has no %s; splitting by the default rules, which may not be the model's.", metadata.path, key)
+    name = metadata.read(key, str, "default")
+    if name not in SPLITTERS:
+        raise metadata.refusal(key, f"is {name!r}, which is not known. There are: {', '.join(sorted(SPLITTERS))}")
+    return SPLITTERS[name]
+
+
+def _sentencepiece(vocabulary: _Vocabulary) -> dict[str, Any]:
+    prefixed = vocabulary.metadata.read(f"{_PREFIX}add_space_prefix", bool, True)
+    normalizers: list[dict[str, Any]] = [{"type": "Prepend", "prepend": _SPACE}] if prefixed else []
+    normalizers.append({"type": "Replace", "pattern": {"String": " "}, "content": _SPACE})
+    decoders: list[dict[str, Any]] = [{"type": "Replace", "pattern": {"String": _SPACE}, "content": " "}]
+    decoders += [{"type": "ByteFallback"}, {"type": "Fuse"}]
+    decoders += [{"type": "Strip", "content": " ", "start": 1, "stop": 0}] if prefixed else []
+    unknown = vocabulary.special("unknown") or next(
+        (token for token, kind in zip(vocabulary.tokens, vocabulary.types, strict=False) if kind == _UNKNOWN), None
+    )
+    ids, ranks = _mergeable(vocabulary)
+    return {
+        "normalizer": {"type": "Sequence", "normalizers": normalizers},
+        "pre_tokenizer": None,
+        "decoder": {"type": "Sequence", "decoders": decoders},
+        "model": _model(ids, _recovered_merges(ids, ranks), unk_token=unknown, fuse_unk=True, byte_fallback=True),
+        "add_bos": True,
+    }
+
+
+def _mergeable(vocabulary: _Vocabulary) -> tuple[dict[str, int], dict[str, float]]:
+    """Return ids by token, and the rank of each token that merging can produce, the highest first.
+
+    Gemma's ranks are the order of its tokens: its scores were overwritten in conversion for tokens of white space,
+    which, too, are stored with spaces in place of their marks.
+    """
+    if not vocabulary.arch.startswith("gemma"):
+        scores = vocabulary.metadata.read(f"{_PREFIX}scores", list)
+        if len(scores) < len(vocabulary.tokens):
+            key = f"{_PREFIX}scores"
+            raise vocabulary.metadata.refusal(key, f"has {len(scores)} entries for {len(vocabulary.tokens)} tokens")
+        joinable = zip(vocabulary.tokens, vocabulary.types, scores, strict=False)
+        return vocabulary.ids, {token: score for token, kind, score in joinable if kind in (_NORMAL, _USER_DEFINED)}
+    ids: dict[str, int] = {}
+    for token, id_ in vocabulary.ids.items():
+        is_spaces = len(token) > 1 and not token.strip(" ")
+        ids[_SPACE * len(token) if is_spaces else token] = id_
+    kinds = vocabulary.types
+    return ids, {token: -id_ for token, id_ in ids.items() if kinds[id_] in (_NORMAL, _USER_DEFINED)}
+
+
+def _recovered_merges(ids: dict[str, int], ranks: dict[str, float]) -> list[list[str]]:
+    """Return all joints of two tokens to a third, best rank first, ties by longer left part: as transformers does."""
+    merges = [
+        (-rank, -cut, token)
+        for token, rank in ranks.items()
+        for cut in range(1, len(token))
+        if token[:cut] in ids and token[cut:] in ids
+    ]
+    merges.sort(key=lambda merge: merge[:2])
+    return [[token[:-cut], token[-cut:]] for _, cut, token in merges]
+
+
+def _model(ids: dict[str, int], merges: list[list[str]], **options: Any) -> dict[str, Any]:
+    defaults = {"dropout": None, "unk_token": None, "continuing_subword_prefix": None, "end_of_word_suffix": None}
+    flags = {"fuse_unk": False, "byte_fallback": False, "ignore_merges": False}
+    return {"type": "BPE", **defaults, **flags, **options, "vocab": ids, "merges": merges}
+
+
+def _config(vocabulary: _Vocabulary, add_bos: bool) -> dict[str, Any]:
+    names = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding"}
+    tokens = {name: vocabulary.special(key) for name, key in names.items()}
+    flags = {"bos": add_bos, "eos": False}
+    adds = {name: vocabulary.metadata.read(f"{_PREFIX}add_{name}_token", bool, flags[name]) for name in flags}
+    return {
+        **{name: token for name, token in tokens.items() if token is not None},
+        "add_bos_token": adds["bos"] and tokens["bos_token"] is not None,
+        "add_eos_token": adds["eos"] and tokens["eos_token"] is not None,
+        "clean_up_tokenization_spaces": False,
+    }
+
+
+def _post_processor(vocabulary: _Vocabulary, config: dict[str, Any]) -> dict[str, Any] | None:
+    """Puts the tokens that begin and end a text around it, where the file says so."""
+    around = {name: config[f"{name}_token"] for name in ("bos", "eos") if config[f"add_{name}_token"]}
+    if not around:
+        return None
+    marks = {name: {"SpecialToken": {"id": token, "type_id": 0}} for name, token in around.items()}
+    single = [marks.get("bos"), {"Sequence": {"id": "A", "type_id": 0}}, marks.get("eos")]
+    second = [marks.get("bos"), {"Sequence": {"id": "B", "type_id": 1}}, marks.get("eos")]
+    return {
+        "type": "TemplateProcessing",
+        "single": [part for part in single if part],
+        "pair": [part for part in single + second if part],
+        "special_tokens": {
+            token: {"id": token, "ids": [vocabulary.ids[token]], "tokens": [token]} for token in around.values()
+        },
+    }
+
+
+def _chat_template(metadata: Metadata) -> str | dict[str, str] | None:
+    default = metadata.read("tokenizer.chat_template", str) if "tokenizer.chat_template" in metadata else None
+    named = {
+        key.removeprefix("tokenizer.chat_template."): metadata.read(key, str)
+        for key in metadata
+        if key.startswith("tokenizer.chat_template.")
+    }
+    if not named:
+        return default
+    return named | ({"default": default} if default is not None else {})
