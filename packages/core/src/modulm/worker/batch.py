@@ -1,0 +1,161 @@
+"""The persistent batch: every live sequence at a row, rows dense from 0, and the arrays a step is cut from.
+
+Knows plans, tokens and blocks, no tensors and no device. A step schedules some of the rows; the others wait where they
+are. `runner.py` calls `update` and `step`, the sampler reads rows and parameters.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from modulm.interfaces.attention import BatchLayout
+from modulm.interfaces.logits import AddedRequest, BatchUpdate, MoveDirectionality, MovedRequest
+from modulm.types import NewSequence, Plan
+from modulm.worker.block_table import BlockTable
+from modulm.worker.randomness import derived_seed
+from modulm.worker.row import PARAMETERS, Row
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Step:
+    """What one forward pass reads; sequences and their tokens in the plan's order.
+
+    Attributes:
+        token_ids, positions: int64 [num_tokens].
+        sequence_lengths: int64 [num_tokens], all tokens that each one's sequence has so far, computed or not.
+        layouts: One per KV group.
+        query_start: int32 [num_seqs + 1]; sequence i owns tokens query_start[i] .. query_start[i + 1] - 1.
+        rows: int64 [num_seqs], batch row of each scheduled sequence.
+        samples: bool [num_seqs], whether a sequence's last token yields a new one.
+    """
+
+    token_ids: np.ndarray
+    positions: np.ndarray
+    sequence_lengths: np.ndarray
+    layouts: list[BatchLayout]
+    query_start: np.ndarray
+    rows: np.ndarray
+    samples: np.ndarray
+
+
+class Batch:
+    """All live sequences.
+
+    Attributes:
+        rows: The sequences, by row.
+        num_tokens: int64 [capacity], tokens of each row, prompt and output.
+        parameters: Structured array of `PARAMETERS` [capacity], by row.
+        version: Changes whenever a row changes hands.
+    """
+
+    def __init__(
+        self, *, max_num_seqs: int, max_model_len: int, block_size: int, windows: Sequence[int | None], seed: int
+    ) -> None:
+        # The last token of a sequence that fills the model's length is sampled too, though never computed.
+        max_num_tokens = max_model_len + 1
+        self.rows: list[Row] = []
+        self.num_tokens = np.zeros(max_num_seqs, dtype=np.int64)
+        self.parameters = np.zeros(max_num_seqs, dtype=PARAMETERS)
+        self.version = 0
+        self._row_of: dict[str, int] = {}
+        self._token_ids = np.zeros((max_num_seqs, max_num_tokens), dtype=np.int32)
+        self._tables = [BlockTable(max_num_seqs, max_num_tokens, block_size, window) for window in windows]
+        self._seed = seed
+        self._num_seen = 0
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def update(self, plan: Plan) -> BatchUpdate | None:
+        """Let sequences go, take in new ones, close gaps, note new blocks; None when no row changed hands."""
+        removed = sorted(self._row_of.pop(i) for i in dict.fromkeys(plan.forget) if i in self._row_of)
+        gaps = list(removed)
+        added = [self._add(new, gaps.pop(0) if gaps else len(self.rows)) for new in plan.new]
+        moved = self._close(gaps)
+        for scheduled in plan.scheduled:
+            for table, block_ids in zip(self._tables, scheduled.new_block_ids, strict=True):
+                if block_ids:
+                    table.extend(self._row_of[scheduled.request_id], block_ids)
+        if not removed and not added:
+            return None
+        self.version += 1
+        return BatchUpdate(batch_size=len(self.rows), removed=removed, added=added, moved=moved)
+
+    def _add(self, new: NewSequence, at: int) -> AddedRequest:
+        request_id = new.request.request_id
+        assert request_id not in self._row_of, f"{request_id!r} is in the batch already"
+        assert at < len(self.num_tokens), "more sequences than max_num_seqs"
+        row = Row(new, derived_seed(self._seed, self._num_seen))
+        self._num_seen += 1
+        self.rows[at : at + 1] = [row]
+        self._row_of[request_id] = at
+        self.num_tokens[at] = len(new.token_ids)
+        self._token_ids[at, : len(new.token_ids)] = new.token_ids
+        self.parameters[at] = row.parameters()
+        for table in self._tables:
+            table.clear(at)
+        return at, new.request.params, new.request.prompt_token_ids, row.output_ids
+
+    def _close(self, gaps: list[int]) -> list[MovedRequest]:
+        """Fill each gap with the last row; `gaps` ascend."""
+        moved: list[MovedRequest] = []
+        while gaps:
+            last = len(self.rows) - 1
+            row = self.rows.pop()
+            if gaps[-1] == last:
+                gaps.pop()
+                continue
+            gap = gaps.pop(0)
+            self._move(row, last, gap)
+            moved.append((last, gap, MoveDirectionality.UNIDIRECTIONAL))
+        return moved
+
+    def _move(self, row: Row, source: int, target: int) -> None:
+        num_tokens = self.num_tokens[source]
+        self.rows[target] = row
+        self._row_of[row.request.request_id] = target
+        self.num_tokens[target] = num_tokens
+        self._token_ids[target, :num_tokens] = self._token_ids[source, :num_tokens]
+        self.parameters[target] = self.parameters[source]
+        for table in self._tables:
+            table.move(source, target)
+
+    def step(self, plan: Plan) -> Step:
+        """Return the arrays of a plan that `update` has seen; at least one sequence must be scheduled."""
+        scheduled = plan.scheduled
+        rows = np.array([self._row_of[s.request_id] for s in scheduled], dtype=np.int64)
+        starts = np.array([s.start for s in scheduled], dtype=np.int64)
+        counts = np.array([s.num_tokens for s in scheduled], dtype=np.int64)
+        seq_lens = starts + counts
+        query_start = np.zeros(len(scheduled) + 1, dtype=np.int32)
+        query_start[1:] = np.cumsum(counts)
+        if query_start[-1] == len(scheduled):
+            token_rows, positions = rows, starts
+        else:
+            token_rows = np.repeat(rows, counts)
+            positions = np.arange(query_start[-1]) + np.repeat(starts - query_start[:-1], counts)
+        samples = seq_lens == self.num_tokens[rows]
+        assert samples.tolist() == [s.samples for s in scheduled], "the plan counts tokens otherwise"
+        return Step(
+            token_ids=self._token_ids[token_rows, positions].astype(np.int64),
+            positions=positions,
+            sequence_lengths=self.num_tokens[token_rows],
+            layouts=[
+                table.layout(
+                    rows, starts, seq_lens, query_start=query_start, token_rows=token_rows, positions=positions
+                )
+                for table in self._tables
+            ],
+            query_start=query_start,
+            rows=rows,
+            samples=samples,
+        )
+
+    def append(self, rows: np.ndarray, token_ids: list[int]) -> None:
+        """Add one sampled token to each of the rows, which must differ."""
+        ends = self.num_tokens[rows]
+        self._token_ids[rows, ends] = token_ids
+        self.num_tokens[rows] = ends + 1
+        for row, token_id in zip(rows.tolist(), token_ids, strict=True):
+            self.rows[row].append(token_id)

@@ -1,0 +1,183 @@
+"""From checkpoint to model: builds the model without weights, then lets every layer ask for its own.
+
+`TensorSource` is the `WeightSource` of `interfaces/model.py`: it goes through quantization scheme and kernels, keeps
+account of which tensors were used, and counts progress. Knows no architecture. torch is imported when loading starts.
+"""
+
+import difflib
+import re
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from modulm.config import ModelConfig
+from modulm.errors import CheckpointError, Unsupported
+from modulm.interfaces.checkpoint import Checkpoint
+from modulm.interfaces.kernels import KernelProvider, PackedWeight
+from modulm.interfaces.quantization import QuantizationScheme, Weight
+from modulm.log import logger
+
+if TYPE_CHECKING:
+    import torch
+
+_log = logger("worker.load")
+Progress = Callable[[int, int], None]
+
+_UNNEEDED = re.compile(
+    r"rotary_emb\.inv_freq$|rope_freqs\.weight$|^lm_head\.weight$|\.masked_bias$|\.attn\.bias$"
+    r"|(^|\.)(vision_tower|vision_model|visual|multi_modal_projector|audio_tower|embed_vision|embed_audio)\."
+)
+"""Tensors that a text model may leave alone: recomputed tables, a copy of tied embeddings, other modalities."""
+
+
+class TensorSource:
+    """Weights of one checkpoint, for one device and dtype."""
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        *,
+        scheme: QuantizationScheme | None,
+        kernels: Sequence[KernelProvider],
+        device: "torch.device",
+        dtype: "torch.dtype",
+        progress: Progress | None = None,
+    ) -> None:
+        self._checkpoint = checkpoint
+        self._scheme = scheme
+        self._kernels = kernels
+        self._device = device
+        self._dtype = dtype
+        self._progress = progress
+        self._names = set(checkpoint.tensor_names())
+        self._sorted = sorted(self._names)  # "/" follows "." in it
+        self._used: set[str] = set()
+        self.size_bytes = 0
+        """Bytes of all weights handed out."""
+        self.choices: Counter[str] = Counter()
+        """How many weights each kernel provider packed, by "provider: kind"."""
+
+    def has(self, name: str) -> bool:
+        """See `WeightSource`."""
+        return name in self._names
+
+    def tensor(self, name: str, shape: tuple[int, ...]) -> "torch.Tensor":
+        """See `WeightSource`."""
+        tensor = self._read(name, shape).to(device=self._device, dtype=self._dtype)
+        self.size_bytes += tensor.nbytes
+        return tensor
+
+    def packed(
+        self, modules: list[str], out_features: list[int], in_features: int, *, op: str = "linear"
+    ) -> PackedWeight:
+        """See `WeightSource`. Raises `Unsupported` when no kernel serves a weight."""
+        from modulm.worker.weights import Parts, stacked
+
+        parts = [self._weight(module, size, in_features) for module, size in zip(modules, out_features, strict=True)]
+        whole = stacked(parts)
+        if whole is not None:
+            return self._pack(whole, modules, op)
+        packed = [self._pack(part, [module], op) for part, module in zip(parts, modules, strict=True)]
+        return Parts(packed, out_features)
+
+    def _weight(self, module: str, out_features: int, in_features: int) -> Weight:
+        from modulm.interfaces.quantization import Dense
+
+        if self._scheme is not None:
+            weight = self._scheme.weight(self._checkpoint, module, out_features, in_features)
+            if weight is not None:
+                self._mark_module(module)
+                return weight
+        data = self._read(f"{module}.weight", (out_features, in_features)).to(self._dtype)
+        return Dense(out_features=out_features, in_features=in_features, data=data)
+
+    def _pack(self, weight: Weight, modules: list[str], op: str) -> PackedWeight:
+        refusals = []
+        for kernel in self._kernels:
+            answer = kernel.supports(op, weight, self._device.type)
+            if answer:
+                packed = kernel.pack(weight, self._device, self._dtype)
+                self.size_bytes += packed.size_bytes
+                self.choices[f"{kernel.name}: {type(weight).__name__}"] += 1
+                return packed
+            refusals.append(f"{kernel.name}: {getattr(answer, 'reason', answer)}")
+        raise Unsupported(
+            f"Weight {modules[0]!r} ({type(weight).__name__}, {weight.out_features} x {weight.in_features}) has no "
+            f"kernel for {op!r} on {self._device.type!r}. Asked: {'; '.join(refusals) or 'none'}. Install a kernel "
+            "package for this device or use another checkpoint."
+        )
+
+    def _read(self, name: str, shape: tuple[int, ...]) -> "torch.Tensor":
+        if name not in self._names:
+            near = difflib.get_close_matches(name, self._names, n=3, cutoff=0.6)
+            raise CheckpointError(
+                f"Tensor {name!r} is missing in {self._checkpoint.path}, which has {len(self._names)} tensors. "
+                f"Nearest: {', '.join(near) or 'none'}. The model needs it: check that the checkpoint is complete."
+            )
+        tensor = self._checkpoint.tensor(name)
+        if tuple(tensor.shape) != tuple(shape):
+            raise CheckpointError(
+                f"Tensor {name!r} in {self._checkpoint.path} has shape {list(tensor.shape)}, but the model needs "
+                f"{list(shape)}. Check that config and weights belong together."
+            )
+        self._mark({name})
+        return tensor
+
+    def _mark_module(self, module: str) -> None:
+        """Count whatever a scheme may have read for a module; a bias is the layer's own to ask for."""
+        first, last = bisect_left(self._sorted, f"{module}."), bisect_left(self._sorted, f"{module}/")
+        self._mark({name for name in self._sorted[first:last] if not name.endswith(".bias")})
+
+    def _mark(self, names: set[str]) -> None:
+        self._used |= names
+        if self._progress is not None:
+            self._progress(len(self._used), len(self._names))
+
+    def check_all_used(self, also_unneeded: Sequence[str] = ()) -> None:
+        """Raise `CheckpointError` when a tensor was left over that matters.
+
+        Args:
+            also_unneeded: Regular expressions of names that this model does without.
+        """
+        left = sorted(self._names - self._used)
+        wanted = [n for n in left if not _UNNEEDED.search(n) and not any(re.search(p, n) for p in also_unneeded)]
+        if wanted:
+            raise CheckpointError(
+                f"{len(wanted)} tensors of {self._checkpoint.path} have no place in the model, the first being "
+                f"{wanted[0]!r}: {', '.join(wanted[:5])}. Its answers would be wrong; check that the architecture "
+                "named in the config is right."
+            )
+        _log.debug("Left over in the checkpoint, not needed: %s", ", ".join(left) or "nothing")
+        if self._progress is not None:
+            self._progress(len(self._names), len(self._names))
+
+
+def load_model(model_class: type[Any], config: ModelConfig, source: TensorSource) -> Any:
+    """Build the model and fill it. Raises `CheckpointError` or `Unsupported`."""
+    import torch
+
+    with torch.device("meta"), torch.inference_mode():
+        model = model_class(config)
+    with torch.inference_mode():
+        for name, module in model.named_modules():
+            load = getattr(module, "load", None)
+            if load is not None:
+                load(name, source)
+        _fill(model, source)
+    source.check_all_used(getattr(model_class, "unneeded_tensors", ()))
+    return model.eval()
+
+
+def _fill(model: Any, source: TensorSource) -> None:
+    """Read what no layer loaded: parameters and buffers that are still without memory, by their own names."""
+    import torch
+
+    for module_name, module in model.named_modules():
+        places = [(module._parameters, True), (module._buffers, False)]
+        for place, is_parameter in places:
+            for key, tensor in place.items():
+                if tensor is None or not tensor.is_meta:
+                    continue
+                filled = source.tensor(f"{module_name}.{key}" if module_name else key, tuple(tensor.shape))
+                place[key] = torch.nn.Parameter(filled, requires_grad=False) if is_parameter else filled

@@ -1,0 +1,81 @@
+"""How a forward pass is run. `Program` is the seam: eager torch today, recorded native programs later.
+
+Knows arrays of a step, no sequences and no sampling. `worker.py` builds it, `runner.py` calls it.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+from modulm.interfaces.attention import AttentionBackend
+from modulm.interfaces.model import ForwardBatch
+from modulm.nn.rotary import SEQUENCE_LENGTHS, RotaryEmbedding
+from modulm.worker.batch import Step
+
+
+class Program(Protocol):
+    """Runs one step's tensors. Called from one thread; nothing it returns need outlive the next `run`."""
+
+    def run(self, step: Step) -> Any:
+        """Return hidden states [num_tokens, hidden_size] of a step's tokens."""
+
+    def logits(self, hidden: Any, index: np.ndarray) -> torch.Tensor:
+        """Return logits float32 [len(index), vocab_size] of some rows (int64) of what `run` returned."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Planner:
+    """Layers of one KV group that have one attention backend: `plan` is called once per step for all of them."""
+
+    group: int
+    backend: AttentionBackend
+    layer_names: tuple[str, ...]
+
+
+class EagerProgram:
+    """Calls the torch model as it is written."""
+
+    def __init__(
+        self,
+        model: Any,
+        *,
+        kv_caches: Mapping[str, torch.Tensor],
+        planners: Sequence[Planner],
+        device: torch.device,
+    ) -> None:
+        self._model = model
+        self._kv_caches = kv_caches
+        self._planners = planners
+        self._device = device
+        self._needs_lengths = any(
+            module.needs_sequence_lengths for module in model.modules() if isinstance(module, RotaryEmbedding)
+        )
+
+    @torch.inference_mode()
+    def run(self, step: Step) -> torch.Tensor:
+        """See `Program.run`."""
+        metadata: dict[str, Any] = {}
+        for planner in self._planners:
+            plan = planner.backend.plan(step.layouts[planner.group], self._device)
+            metadata.update(dict.fromkeys(planner.layer_names, plan))
+        extra = {}
+        if self._needs_lengths:
+            extra[SEQUENCE_LENGTHS] = torch.from_numpy(step.sequence_lengths).to(self._device)
+        batch = ForwardBatch(
+            positions=torch.from_numpy(step.positions).to(self._device),
+            kv_caches=self._kv_caches,
+            metadata=metadata,
+            max_seq_len=int(step.positions.max()) + 1,
+            extra=extra,
+        )
+        return self._model.forward(torch.from_numpy(step.token_ids).to(self._device), batch)
+
+    @torch.inference_mode()
+    def logits(self, hidden: torch.Tensor, index: np.ndarray) -> torch.Tensor:
+        """See `Program.logits`."""
+        if len(index) < len(hidden):
+            hidden = hidden[torch.from_numpy(index).to(self._device)]
+        return self._model.compute_logits(hidden).float()

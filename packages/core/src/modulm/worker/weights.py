@@ -1,0 +1,94 @@
+"""Several weights as one: concatenated where their kind allows it, else side by side behind one `PackedWeight`.
+
+Knows the canonical kinds of `interfaces/quantization.py`, no formats and no kernels.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from modulm.interfaces.kernels import PackedWeight
+from modulm.interfaces.quantization import (
+    BlockFloat4,
+    ChannelInt8,
+    Codebook4,
+    Dense,
+    Encoded,
+    Float8,
+    GroupedInt,
+    Weight,
+)
+
+
+def stacked(parts: Sequence[Weight]) -> Weight | None:
+    """Return the parts as one weight, stacked along the output, or None where they do not fit together."""
+    first = parts[0]
+    if len(parts) == 1:
+        return first
+    if any(type(part) is not type(first) or part.in_features != first.in_features for part in parts):
+        return None
+    rule = _RULES.get(type(first))
+    if rule is None or any(not rule[1](first, part) for part in parts):
+        return None
+    fields = {name: [getattr(part, name) for part in parts] for name in rule[0]}
+    if any(not _alike(tensors) for tensors in fields.values()):
+        return None
+    joined: dict[str, Any] = {name: torch.cat(tensors) for name, tensors in fields.items()}
+    return replace(first, out_features=sum(part.out_features for part in parts), **joined)
+
+
+def _alike(tensors: list[torch.Tensor]) -> bool:
+    first = tensors[0]
+    return all(t.shape[1:] == first.shape[1:] and t.dtype == first.dtype and t.device == first.device for t in tensors)
+
+
+def _float8_fits(first: Float8, part: Float8) -> bool:
+    # Blocks of several rows must end where a part ends; a scale for the whole tensor cannot be shared.
+    return part.block == first.block and part.out_features % part.block[0] == 0 and part.block[0] < part.out_features
+
+
+_RULES: dict[type[Weight], tuple[tuple[str, ...], Callable[[Any, Any], bool]]] = {
+    Dense: (("data",), lambda a, b: True),
+    GroupedInt: (("codes", "scales", "minimums"), lambda a, b: (a.bits, a.group_size) == (b.bits, b.group_size)),
+    ChannelInt8: (("codes", "scales"), lambda a, b: True),
+    Float8: (("data", "scales"), _float8_fits),
+    Codebook4: (
+        ("codes", "scales"),
+        lambda a, b: a.group_size == b.group_size and bool(torch.equal(a.codebook, b.codebook)),
+    ),
+    BlockFloat4: (("codes", "scales"), lambda a, b: a.group_size == b.group_size),
+    Encoded: (("data",), lambda a, b: a.format == b.format and a.decode is b.decode),
+}
+"""Kind -> (tensors to concatenate, whether two parts agree in the rest)."""
+
+
+class Parts:
+    """Packed weights side by side: their outputs are concatenated, their rows counted through."""
+
+    def __init__(self, parts: Sequence[PackedWeight], out_features: Sequence[int]) -> None:
+        self._parts = list(parts)
+        self._starts = torch.tensor([0, *out_features]).cumsum(0)
+
+    def linear(self, x: torch.Tensor) -> torch.Tensor:
+        """See `PackedWeight`."""
+        return torch.cat([part.linear(x) for part in self._parts], dim=-1)
+
+    def rows(self, index: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """See `PackedWeight`."""
+        starts = self._starts.to(index.device)
+        owner = torch.searchsorted(starts, index, right=True) - 1
+        out: torch.Tensor | None = None
+        for number, part in enumerate(self._parts):
+            mine = owner == number
+            rows = part.rows(index[mine] - starts[number], dtype)
+            out = rows.new_empty(len(index), rows.shape[-1]) if out is None else out
+            out[mine] = rows
+        assert out is not None
+        return out
+
+    @property
+    def size_bytes(self) -> int:
+        """See `PackedWeight`."""
+        return sum(part.size_bytes for part in self._parts)

@@ -1,0 +1,108 @@
+"""The worker, put together: model, attention backends, KV cache, sampler, runner; then one step at a time.
+
+All that was chosen comes in from outside (`launch.py`); nothing is chosen here but how many KV blocks there are.
+torch is imported when the first worker is built, not before.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from modulm.config import EngineConfig, ModelConfig
+from modulm.errors import EngineError
+from modulm.interfaces.attention import AttentionBackend, AttentionSpec
+from modulm.interfaces.checkpoint import Checkpoint
+from modulm.interfaces.kernels import KernelProvider
+from modulm.interfaces.logits import LogitsProcessor
+from modulm.interfaces.platform import Platform
+from modulm.interfaces.quantization import QuantizationScheme
+from modulm.log import logger
+from modulm.types import KVLayout, Plan, StepResult
+from modulm.worker.batch import Batch
+from modulm.worker.groups import grouped
+from modulm.worker.kv_budget import num_blocks
+from modulm.worker.load import Progress, TensorSource, load_model
+from modulm.worker.runner import Runner
+
+_log = logger("worker")
+
+
+class Worker:
+    """One model on one device. Raises `ConfigError`, `CheckpointError` or `Unsupported` while it is built.
+
+    Args:
+        config: What the user asked for.
+        model_config: What the checkpoint declares.
+        checkpoint: Opened; its tensors are read here.
+        model_class: A `CausalLM`.
+        scheme: Of a quantized checkpoint, else None.
+        kernels: Asked in order, for each weight.
+        attention: Returns the backend for a layer's specification.
+        platform: The device's.
+        logits_processors: Classes, after the built-in ones.
+        progress: Told (done, total) while tensors load.
+    """
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        model_config: ModelConfig,
+        *,
+        checkpoint: Checkpoint,
+        model_class: type[Any],
+        scheme: QuantizationScheme | None,
+        kernels: list[KernelProvider],
+        attention: Callable[[AttentionSpec], AttentionBackend],
+        platform: Platform,
+        logits_processors: Sequence[type[LogitsProcessor]] = (),
+        progress: Progress | None = None,
+    ) -> None:
+        import torch
+
+        from modulm.worker.attention_layers import AttentionLayers
+        from modulm.worker.program import EagerProgram
+        from modulm.worker.sampler import Sampler
+
+        device, block_size = platform.device(), config.block_size
+        max_model_len = model_config.max_model_len
+        dtype = getattr(torch, model_config.dtype)
+        source = TensorSource(checkpoint, scheme=scheme, kernels=kernels, device=device, dtype=dtype, progress=progress)
+        model = load_model(model_class, model_config, source)
+        layers = AttentionLayers(model, kv_cache_dtype=config.kv_cache_dtype, device=device, attention=attention)
+        grouping = grouped(layers.pages(block_size), max_model_len)
+        count = num_blocks(
+            config, grouping, max_model_len=max_model_len, platform=platform, weights_bytes=source.size_bytes
+        )
+        self._layout = KVLayout(block_size=block_size, num_blocks=count, groups=grouping.groups)
+        batch = Batch(
+            max_num_seqs=config.max_num_seqs,
+            max_model_len=max_model_len,
+            block_size=block_size,
+            windows=[group.sliding_window for group in grouping.groups],
+            seed=config.seed,
+        )
+        caches = layers.caches(grouping, count, block_size)
+        program = EagerProgram(model, kv_caches=caches, planners=layers.planners(grouping), device=device)
+        sampler = Sampler(config, batch, device, logits_processors)
+        self._runner: Runner | None = Runner(batch, program, sampler, model_config.vocab_size)
+        _log.info(
+            "%d KV blocks of %d tokens in %d groups, %d bytes; weights by kernel: %s",
+            count,
+            block_size,
+            len(grouping.groups),
+            count * grouping.block_bytes,
+            dict(source.choices),
+        )
+
+    def kv_layout(self) -> KVLayout:
+        """Return block size, number of blocks and KV groups."""
+        return self._layout
+
+    def execute(self, plan: Plan) -> StepResult:
+        """Run one step. Whatever it raises, no sequence has advanced."""
+        if self._runner is None:
+            raise EngineError("The worker has been shut down and runs no steps. Start a new engine.")
+        return self._runner.execute(plan)
+
+    def shutdown(self) -> None:
+        """Let go of weights and cache; may be called twice."""
+        self._runner = None
