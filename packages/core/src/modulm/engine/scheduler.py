@@ -136,7 +136,6 @@ class Scheduler:
         self._release(victim)
         self.running.pop()
         victim.state = State.PREEMPTED
-        victim.num_computed = 0
         victim.num_preemptions += 1
         insort(self.waiting, victim, key=_by_order)
         step.plan.forget.append(victim.request_id)

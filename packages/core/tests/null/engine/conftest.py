@@ -40,9 +40,7 @@ def make_request(request_id, prompt, max_tokens=4, **options):
     own = {"adapter", "cache_salt", "fanout_salt", "priority", "arrival_time", "seed", "stop_token_ids"}
     params = SamplingParams(max_tokens=max_tokens, **{k: v for k, v in options.items() if k not in own})
     fields = {k: v for k, v in options.items() if k in own}
-    return Request(
-        request_id=request_id, prompt_token_ids=list(prompt), params=params, max_tokens=max_tokens, **fields
-    )
+    return Request(request_id=request_id, prompt_token_ids=list(prompt), params=params, max_tokens=max_tokens, **fields)
 
 
 def _adapter_number(adapter: Adapter | None) -> int:
