@@ -54,12 +54,11 @@ _BASES = {
 _METHODS = {"modulm.models": ("forward", "compute_logits")}
 
 
-def need_family(family: str) -> str:
-    """Return `family`, or raise `ConfigError` when there is none of that name."""
+def need_family(family: str) -> None:
+    """Raise `ConfigError` when there is no family of that name."""
     if family not in FAMILIES:
         hint = did_you_mean(family, FAMILIES)
         raise ConfigError(f"Plugin family {family!r} is unknown. There are: {', '.join(FAMILIES)}.{hint}")
-    return family
 
 
 def check(group: str, asked: str, found: Any) -> None:

@@ -9,9 +9,10 @@ from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
 from typing import Any
 
-from modulm.errors import Broken, Incompatible, NotInstalled, PluginError, UnknownName, did_you_mean
+from modulm.errors import ConfigError, ModulmError, PluginError, UnknownName, did_you_mean
 from modulm.log import logger
 from modulm.plugins.families import describe
+from modulm.plugins.records import is_strict
 from modulm.plugins.registry import Registry, registry
 
 _log = logger("plugins")
@@ -55,18 +56,22 @@ class _ModelRegistry:
         """Return (class, name) of the first architecture that loads.
 
         Raises:
-            UnknownName, NotInstalled: None of them is registered; the message lists those that are.
-            Broken, Incompatible: One is registered but fails, and no other serves.
+            UnknownName: None of them is registered; the message lists those that are.
+            NotInstalled, Broken, Incompatible, ConfigError: What keeps the first known one from serving, when no
+                other serves; if strict, at once.
         """
         names = [architectures] if isinstance(architectures, str) else list(architectures)
-        failure: PluginError | None = None
+        failure: ModulmError | None = None
         for name in names:
             try:
                 return self._registry.get(name), name
-            except (Broken, Incompatible, NotInstalled) as error:
-                failure = failure or error
             except UnknownName:
                 continue
+            except (ConfigError, PluginError) as error:
+                if is_strict():
+                    raise
+                _log.warning("%s", error, exc_info=error)
+                failure = failure or error
         if failure is not None:
             raise failure
         supported = sorted(self.get_supported_archs())

@@ -16,7 +16,7 @@ from modulm.plugins import records as state
 from modulm.plugins.builtin import DISTRIBUTION, PLATFORMS, PROBES
 from modulm.plugins.families import PLATFORM
 from modulm.plugins.process import PerProcess
-from modulm.plugins.records import LoadRecord, leave_out
+from modulm.plugins.records import LoadRecord, is_strict, leave_out
 
 _log = logger("plugins")
 _FALLBACK = list(PLATFORMS)[-1]
@@ -71,6 +71,8 @@ def _automatic() -> Platform:
             if _probe_built_in(name):
                 return _built_in(name)
         except PluginError as error:
+            if is_strict():
+                raise
             _log.warning("%s It is passed over.", error, exc_info=error)
     return _built_in(_FALLBACK)
 
@@ -149,7 +151,14 @@ def _need_built_in(name: str) -> Platform:
 
 
 def _probe_built_in(name: str) -> bool:
-    return name not in PROBES or bool(refs.resolve(PROBES[name], f"Platform {name!r} (built in)")())
+    if name not in PROBES:
+        return True
+    asked = f"Platform {name!r} (built in)"
+    probe = refs.resolve(PROBES[name], asked)
+    try:
+        return bool(probe())
+    except Exception as error:
+        raise refs.broken(asked, "probing for it", error) from error
 
 
 def _built_in(name: str) -> Platform:

@@ -43,4 +43,6 @@ def resolve(reference: str, asked: str) -> Any:
 
 def broken(asked: str, doing: str, error: BaseException) -> Broken:
     """Return the error for a plugin that raised `error`; the caller chains it."""
-    return Broken(f"{asked} is installed but broken: {doing} raised {type(error).__name__}: {error}.")
+    return Broken(
+        f"{asked} is installed but broken: {doing} raised {type(error).__name__}: {error}. Upgrade, mend or remove it."
+    )

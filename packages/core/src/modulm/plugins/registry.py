@@ -194,7 +194,8 @@ _registries: dict[str, Registry] = {}
 def registry(family: str) -> Registry:
     """Return the registry of a family such as "modulm.attention". Raises `ConfigError` for an unknown one."""
     if family not in _registries:
-        _registries[families.need_family(family)] = Registry(family)
+        families.need_family(family)
+        _registries[family] = Registry(family)
     return _registries[family]
 
 
