@@ -1,0 +1,111 @@
+"""A mixture of experts (Shazeer et al. 2017, arXiv:1701.06538): a router picks `top_k` gated MLPs for every token.
+
+Reads experts one by one, as checkpoints on disk have them, or stacked in one tensor, as transformers holds them.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from modulm.interfaces.kernels import PackedWeight
+from modulm.interfaces.model import WeightSource
+from modulm.nn.activation import GatedActivation
+from modulm.nn.linear import sibling
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experts:
+    """Shape of a mixture.
+
+    Attributes:
+        count: Experts in all.
+        top_k: Experts that each token goes through.
+        hidden_size, intermediate_size: Of every expert's MLP.
+        activation: As config.json calls it.
+        normalised: Whether the chosen experts' probabilities are scaled to sum to one.
+        names: What the checkpoint calls gate, up and down projection of an expert.
+        aliases: Other names of the layer beside its own.
+    """
+
+    count: int
+    top_k: int
+    hidden_size: int
+    intermediate_size: int
+    activation: str = "silu"
+    normalised: bool = True
+    names: tuple[str, str, str] = ("gate_proj", "up_proj", "down_proj")
+    aliases: tuple[str, ...] = ()
+
+
+class SparseMoE(nn.Module):
+    """Router and experts as one layer.
+
+    The router's softmax is over all experts, in float32; the `top_k` likeliest add up, weighted by probability.
+    """
+
+    router: PackedWeight
+    gate_up: list[PackedWeight]
+    down: list[PackedWeight]
+
+    def __init__(self, experts: Experts) -> None:
+        super().__init__()
+        self.experts = experts
+        self._activation = GatedActivation(experts.activation)
+
+    def load(self, name: str, source: WeightSource) -> None:
+        """Read `<name>.gate` and `<name>.experts`, or the same under an alias. Raises `CheckpointError`."""
+        shape = self.experts
+        base = next((n for n in self._bases(name) if source.has(f"{n}.gate.weight")), name)
+        self.router = source.packed([f"{base}.gate"], [shape.count], shape.hidden_size)
+        if source.has(f"{base}.experts.gate_up_proj"):
+            self._load_stacked(f"{base}.experts", source)
+            return
+        gate, up, down = shape.names
+        self.gate_up, self.down = [], []
+        for index in range(shape.count):
+            expert = f"{base}.experts.{index}"
+            modules, sizes = [f"{expert}.{gate}", f"{expert}.{up}"], [shape.intermediate_size] * 2
+            self.gate_up.append(source.packed(modules, sizes, shape.hidden_size))
+            self.down.append(source.packed([f"{expert}.{down}"], [shape.hidden_size], shape.intermediate_size))
+
+    def _bases(self, name: str) -> list[str]:
+        return [name, *(sibling(name, alias) for alias in self.experts.aliases)]
+
+    def _load_stacked(self, name: str, source: WeightSource) -> None:
+        shape = self.experts
+        gate_up_shape = (shape.count, 2 * shape.intermediate_size, shape.hidden_size)
+        down_shape = (shape.count, shape.hidden_size, shape.intermediate_size)
+        self.gate_up = [_Plain(one) for one in source.tensor(f"{name}.gate_up_proj", gate_up_shape)]
+        self.down = [_Plain(one) for one in source.tensor(f"{name}.down_proj", down_shape)]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return [num_tokens, hidden_size] for x of that shape."""
+        probabilities = F.softmax(self.router.linear(x), dim=-1, dtype=torch.float32)
+        weights, chosen = probabilities.topk(self.experts.top_k, dim=-1)
+        if self.experts.normalised:
+            weights = weights / weights.sum(dim=-1, keepdim=True)
+        out = torch.zeros_like(x)
+        for index in chosen.unique().tolist():
+            token, rank = torch.where(chosen == index)
+            hidden = self.down[index].linear(self._activation(self.gate_up[index].linear(x[token])))
+            out.index_add_(0, token, hidden * weights[token, rank, None].to(x.dtype))
+        return out
+
+
+class _Plain:
+    """A slice of a stacked tensor, multiplied as it is: formats that stack experts do not quantize them."""
+
+    def __init__(self, data: torch.Tensor) -> None:
+        self._data = data
+
+    def linear(self, x: torch.Tensor) -> torch.Tensor:
+        return F.linear(x, self._data)
+
+    def rows(self, index: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        return self._data[index].to(dtype)
+
+    @property
+    def size_bytes(self) -> int:
+        return self._data.nbytes

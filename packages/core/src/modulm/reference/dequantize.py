@@ -1,0 +1,102 @@
+"""Every canonical kind of weight -> plain numbers, in a few lines of torch each. Knows no kernel and no format."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from modulm.interfaces.quantization import (
+    BlockFloat4,
+    ChannelInt8,
+    Codebook4,
+    Dense,
+    Encoded,
+    Float8,
+    GroupedInt,
+    Weight,
+)
+
+Rows = slice | torch.Tensor
+"""Which rows of a weight: a slice, or int64 indices."""
+
+_ALL = slice(None)
+_E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0)
+
+
+def dequantize(weight: Weight, dtype: torch.dtype, rows: Rows = _ALL) -> torch.Tensor:
+    """Return the rows as [n, in_features]; computed in float32. Raises `TypeError` on a kind that is not canonical."""
+    if type(weight) not in KINDS:
+        raise TypeError(f"{type(weight).__name__} is no canonical kind of weight; there are: {_names()}")
+    return KINDS[type(weight)](weight, rows).to(dtype)
+
+
+def unpack4(codes: torch.Tensor) -> torch.Tensor:
+    """Return uint8 [n, 2 * bytes] for packed codes [n, bytes]: the low nibble first."""
+    return torch.stack((codes & 15, codes >> 4), dim=-1).flatten(-2)
+
+
+def _dense(weight: Dense, rows: Rows) -> torch.Tensor:
+    return weight.data[rows]
+
+
+def _grouped_int(weight: GroupedInt, rows: Rows) -> torch.Tensor:
+    codes = weight.codes[rows]
+    codes = unpack4(codes) if weight.bits <= 4 else codes
+    grouped = codes.float().unflatten(-1, (-1, weight.group_size))
+    scaled = grouped * weight.scales[rows].float()[..., None] + weight.minimums[rows].float()[..., None]
+    return scaled.flatten(-2)
+
+
+def _channel_int8(weight: ChannelInt8, rows: Rows) -> torch.Tensor:
+    return weight.codes[rows].float() * weight.scales[rows].float()[:, None]
+
+
+def _float8(weight: Float8, rows: Rows) -> torch.Tensor:
+    # torch indexes bytes everywhere, 8-bit floats not on every device
+    data = weight.data.view(torch.uint8)[rows].view(weight.data.dtype).float()
+    index = torch.arange(weight.out_features, device=data.device)[rows]
+    high, wide = weight.block
+    scales = weight.scales.float().reshape(-(-weight.out_features // high), -(-weight.in_features // wide))
+    return data * scales[index // high].repeat_interleave(wide, dim=1)[:, : weight.in_features]
+
+
+def _codebook4(weight: Codebook4, rows: Rows) -> torch.Tensor:
+    values = weight.codebook.float()[unpack4(weight.codes[rows]).int()]
+    return _scaled(values, weight.scales[rows].float(), weight.group_size)
+
+
+def _block_float4(weight: BlockFloat4, rows: Rows) -> torch.Tensor:
+    table = torch.tensor(_E2M1, device=weight.codes.device)
+    scales = weight.scales[rows] if weight.scales.itemsize > 1 else _byte_scales(weight.scales, rows)
+    return _scaled(table[unpack4(weight.codes[rows]).int()], scales.float(), weight.group_size)
+
+
+def _byte_scales(scales: torch.Tensor, rows: Rows) -> torch.Tensor:
+    """8-bit scales: floats of that size, or raw bytes, which are exponents (E8M0 of the OCP specification)."""
+    chosen = scales.view(torch.uint8)[rows]
+    if scales.dtype == torch.uint8:
+        return torch.exp2(chosen.float() - 127)
+    return chosen.view(scales.dtype).float()
+
+
+def _encoded(weight: Encoded, rows: Rows) -> torch.Tensor:
+    return weight.decode(weight.data[rows])
+
+
+def _scaled(values: torch.Tensor, scales: torch.Tensor, group_size: int) -> torch.Tensor:
+    return (values.unflatten(-1, (-1, group_size)) * scales[..., None]).flatten(-2)
+
+
+KINDS: dict[type[Weight], Callable[[Any, Rows], torch.Tensor]] = {
+    Dense: _dense,
+    GroupedInt: _grouped_int,
+    ChannelInt8: _channel_int8,
+    Float8: _float8,
+    Codebook4: _codebook4,
+    BlockFloat4: _block_float4,
+    Encoded: _encoded,
+}
+
+
+def _names() -> str:
+    return ", ".join(sorted(kind.__name__ for kind in KINDS))

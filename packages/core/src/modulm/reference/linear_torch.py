@@ -1,0 +1,90 @@
+"""Linear layers in plain torch: dense weights as they are, all others dequantised at every call, a few rows at a time.
+
+Serves every kind on every device. Faster providers are asked first; how each kind is stored is in `dequantize.py`.
+"""
+
+from dataclasses import fields, replace
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+
+from modulm.interfaces.kernels import KernelProvider, PackedWeight
+from modulm.interfaces.quantization import Dense, Weight
+from modulm.interfaces.support import Accepted, Rejected, Support
+from modulm.reference.dequantize import KINDS, dequantize
+
+_CHUNK = 1 << 22
+"""Most numbers that are dequantised at once; bounds memory (16 MiB in float32)."""
+
+
+class DenseWeight:
+    """A plain matrix [out_features, in_features] in the compute dtype."""
+
+    def __init__(self, data: torch.Tensor) -> None:
+        self._data = data
+
+    def linear(self, x: torch.Tensor) -> torch.Tensor:
+        """See `PackedWeight`."""
+        return F.linear(x, self._data)
+
+    def rows(self, index: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """See `PackedWeight`."""
+        return self._data[index].to(dtype)
+
+    @property
+    def size_bytes(self) -> int:
+        """See `PackedWeight`."""
+        return self._data.nbytes
+
+
+class QuantizedWeight:
+    """A weight as its checkpoint has it, dequantised on the way."""
+
+    def __init__(self, weight: Weight) -> None:
+        self._weight = weight
+
+    def linear(self, x: torch.Tensor) -> torch.Tensor:
+        """See `PackedWeight`."""
+        count = self._weight.out_features
+        at_once = max(1, _CHUNK // self._weight.in_features)
+        out = x.new_empty(*x.shape[:-1], count)
+        for first in range(0, count, at_once):
+            rows = slice(first, min(first + at_once, count))
+            out[..., rows] = F.linear(x, dequantize(self._weight, x.dtype, rows))
+        return out
+
+    def rows(self, index: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """See `PackedWeight`."""
+        return dequantize(self._weight, dtype, index)
+
+    @property
+    def size_bytes(self) -> int:
+        """See `PackedWeight`."""
+        return sum(tensor.nbytes for tensor in _tensors(self._weight).values())
+
+
+class TorchKernels(KernelProvider):
+    """The provider that always serves."""
+
+    name: ClassVar[str] = "torch"
+
+    def supports(self, op: str, weight: Weight, device_type: str) -> Support:
+        """See base class."""
+        if op not in ("linear", "embedding"):
+            return Rejected(f"op {op!r} is unknown; it has linear and embedding")
+        if type(weight) not in KINDS:
+            return Rejected(f"{type(weight).__name__} is no canonical kind of weight")
+        return Accepted("plain torch" if isinstance(weight, Dense) else "plain torch, dequantised at every call")
+
+    def pack(self, weight: Weight, device: torch.device, dtype: torch.dtype) -> PackedWeight:
+        """See base class. A dense weight is converted to `dtype`, once, where it has another."""
+        if isinstance(weight, Dense):
+            return DenseWeight(weight.data.to(device, dtype))
+        moved: dict[str, Any] = {name: tensor.to(device) for name, tensor in _tensors(weight).items()}
+        return QuantizedWeight(replace(weight, **moved))
+
+
+def _tensors(weight: Weight) -> dict[str, torch.Tensor]:
+    values = {field.name: getattr(weight, field.name) for field in fields(weight)}
+    return {name: value for name, value in values.items() if isinstance(value, torch.Tensor)}
