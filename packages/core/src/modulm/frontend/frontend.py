@@ -1,0 +1,195 @@
+"""The front end's door: prompts go in by `submit` and `chat`, text comes out of `poll`.
+
+A client's request becomes one engine request per completion, under ids of our own: a client's id is a label, so it may
+be used again at once. Knows text and ids; the engine only through its client (`transport/client.py`). Where to look
+next: `admit.py` for what is refused, `completion.py` for how ids become text.
+"""
+
+import itertools
+import threading
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from modulm.config import EngineConfig, ModelConfig
+from modulm.errors import ConfigError, EngineError, RequestError
+from modulm.frontend import defaults
+from modulm.frontend.admit import Admission, Limits
+from modulm.frontend.prompt import read_prompt
+from modulm.frontend.render import Renderer, check_template, read_template
+from modulm.frontend.reply import Reply
+from modulm.frontend.tokenizer import Tokenizer
+from modulm.interfaces.logits import LogitsProcessor
+from modulm.outputs import RequestOutput
+from modulm.sampling_params import SamplingParams
+from modulm.transport.client import EngineClient
+from modulm.types import Adapter, EngineStats, StepOutput
+
+
+class Frontend:
+    """Requests under way at one engine. `submit`, `chat` and `abort` from any thread, `poll` from one.
+
+    Args:
+        generation_config: Contents of generation_config.json, or nothing to leave its recommendations out.
+        chat_template: A file or Jinja source to use instead of the model's; `config.chat_template` by default.
+        logits_processors: Asked whether they accept each request's parameters.
+
+    Attributes:
+        tokenizer: The model's tokenizer.
+        eos_token_ids: Ids that end an output unless a request ignores them.
+    """
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        model_config: ModelConfig,
+        tokenizer: Tokenizer,
+        generation_config: dict[str, Any],
+        engine: EngineClient,
+        *,
+        chat_template: str | None = None,
+        logits_processors: Sequence[type[LogitsProcessor]] = (),
+    ) -> None:
+        self.tokenizer = tokenizer
+        self.eos_token_ids = defaults.eos_token_ids(tokenizer, generation_config, model_config)
+        self._generation_config = generation_config
+        self._engine = engine
+        self._renderer = _renderer(tokenizer, chat_template or config.chat_template)
+        self._admission = Admission(
+            Limits.of(config, model_config), tokenizer, self.eos_token_ids, tuple(logits_processors)
+        )
+        self._labels = itertools.count()
+        self._lock = threading.Lock()
+        self._live: dict[str, Reply] = {}
+        """By the engine's request id."""
+        self._aborted: list[Reply] = []
+        """To be told at the next poll."""
+
+    def default_params(self) -> SamplingParams:
+        """Return the parameters that the checkpoint's generation config recommends."""
+        return defaults.default_params(self._generation_config)
+
+    def render(self, messages: Any, **options: Any) -> dict[str, Any]:
+        """Return a conversation as a prompt for `submit`; the options are those of `Renderer.render`."""
+        text = self._renderer.render(messages, **options)
+        return {"prompt": text, "prompt_token_ids": self.tokenizer.encode(text, add_special_tokens=False)}
+
+    def chat(
+        self,
+        messages: Any,
+        params: SamplingParams | None = None,
+        *,
+        request_id: str | None = None,
+        priority: int = 0,
+        cache_salt: str | None = None,
+        adapter: Adapter | None = None,
+        **options: Any,
+    ) -> str:
+        """Submit a conversation; see `submit`. The other options are those of `Renderer.render`."""
+        prompt = self.render(messages, **options)
+        return self.submit(
+            prompt, params, request_id=request_id, priority=priority, cache_salt=cache_salt, adapter=adapter
+        )
+
+    def submit(
+        self,
+        prompt: Any,
+        params: SamplingParams | None = None,
+        *,
+        request_id: str | None = None,
+        priority: int = 0,
+        cache_salt: str | None = None,
+        adapter: Adapter | None = None,
+    ) -> str:
+        """Hand a prompt over and return the label its outputs will have: `request_id`, or a fresh one.
+
+        Raises `RequestError` when it is refused; nothing runs then.
+        """
+        params = params or self.default_params()
+        read = read_prompt(prompt, self.tokenizer)
+        read.cache_salt = cache_salt or read.cache_salt
+        requests = self._admission.admit(read, params, priority=priority, adapter=adapter)
+        label = request_id if request_id is not None else str(next(self._labels))
+        reply = Reply(label, read, requests, self.tokenizer)
+        with self._lock:
+            self._live |= dict.fromkeys(reply.completions, reply)
+        try:
+            for request in requests:
+                self._engine.submit(request)
+        except Exception:
+            self._forget(reply.completions)
+            self._engine.abort(list(reply.completions))
+            raise
+        return label
+
+    def abort(self, request_id: str) -> None:
+        """End every request of this label; `poll` tells of it once more. Unknown labels are passed over."""
+        with self._lock:
+            replies = {id(reply): reply for reply in self._live.values() if reply.label == request_id}.values()
+        for reply in replies:
+            request_ids = reply.live_ids()
+            self._forget(request_ids)
+            self._engine.abort(request_ids)
+            self._aborted.append(reply)
+
+    def poll(self) -> list[RequestOutput]:
+        """Let the engine run, and return what there is to tell. Raises `EngineError` when it is gone for good.
+
+        Requests that are under way then get a last output with the error first.
+        """
+        try:
+            outputs = self._engine.poll()
+        except EngineError as error:
+            if not self.has_work():
+                raise
+            outputs = [_ended(request_id, "error", str(error)) for request_id in list(self._live)]
+        told = {id(reply): reply for output in outputs if (reply := self._take(output))}
+        while self._aborted:
+            reply = self._aborted.pop()
+            for request_id in reply.live_ids():
+                reply.take(_ended(request_id, "abort"))
+            told[id(reply)] = reply
+        return [output for reply in told.values() if (output := reply.emit())]
+
+    def has_work(self) -> bool:
+        """Whether `poll` has more to tell."""
+        return bool(self._live or self._aborted)
+
+    def stats(self) -> EngineStats:
+        """Return the engine's report; for one reader."""
+        return self._engine.stats()
+
+    def shutdown(self) -> None:
+        """End the engine; requests under way get "abort" from `poll`."""
+        self._engine.shutdown()
+
+    def _take(self, output: StepOutput) -> Reply | None:
+        """Pass an output on; ids that we have done with (aborted, stopped) may still get some."""
+        reply = self._live.get(output.request_id)
+        if reply is None:
+            return None
+        delta = reply.take(output)
+        if delta.finish_reason is not None:
+            self._forget([output.request_id])
+            if output.finish_reason is None:  # a stop string: the engine does not know that it is over
+                self._engine.abort([output.request_id])
+        return reply
+
+    def _forget(self, request_ids: Iterable[str]) -> None:
+        with self._lock:
+            for request_id in request_ids:
+                self._live.pop(request_id, None)
+
+
+def _ended(request_id: str, reason: Any, error: str | None = None) -> StepOutput:
+    return StepOutput(request_id=request_id, finish_reason=reason, error=error)
+
+
+def _renderer(tokenizer: Tokenizer, override: str | None) -> Renderer:
+    if override is None:
+        return Renderer(tokenizer.chat_template, tokenizer.named_tokens)
+    template = read_template(override)
+    try:
+        check_template(template)
+    except RequestError as error:
+        raise ConfigError(f"chat_template={override[:80]!r} cannot be used: {error}") from error
+    return Renderer(template, tokenizer.named_tokens)
