@@ -58,9 +58,9 @@ def generation_config(metadata: Metadata) -> dict[str, Any]:
     ends = [config.get("eos_token_id", -1)]
     ends += [metadata.read(f"tokenizer.ggml.{name}_token_id", int, -1) for name in ("eot", "eom")]
     if "tokenizer.ggml.tokens" in metadata:
-        tokens = metadata.read("tokenizer.ggml.tokens", list)
-        kinds = metadata.read("tokenizer.ggml.token_type", list, [_CONTROL] * len(tokens))
-        controls = {token: id_ for id_, token in enumerate(tokens[: len(kinds)]) if kinds[id_] == _CONTROL}
+        tokens = metadata.strings("tokenizer.ggml.tokens")
+        kinds = metadata.numbers("tokenizer.ggml.token_type", len(tokens), _CONTROL)
+        controls = {token: id_ for id_, token in enumerate(tokens) if kinds[id_] == _CONTROL}
         ends += [controls.get(token, -1) for token in _ENDS]
     unique = list(dict.fromkeys(end for end in ends if end >= 0))
     return config | ({"eos_token_id": unique} if unique else {})
@@ -73,7 +73,7 @@ def _vocab_size(header: Header, keys: Keys) -> int:
         return embedding.shape[0]
     if "vocab_size" in keys:
         return keys.whole("vocab_size")
-    return len(header.metadata.read("tokenizer.ggml.tokens", list))
+    return len(header.metadata.strings("tokenizer.ggml.tokens"))
 
 
 def _dtype(header: Header) -> str:
@@ -112,9 +112,7 @@ def _layer_types(keys: Keys, config: dict[str, Any], period: int) -> list[str]:
     key = "attention.sliding_window_pattern"
     pattern: list[Any] = [(layer + 1) % period for layer in range(layers)]
     if key in keys:
-        pattern = keys.metadata.read(f"{keys.arch}.{key}", list)
-        if len(pattern) != layers:
-            raise keys.refusal(key, f"has {len(pattern)} entries for {layers} layers")
+        pattern = keys.metadata.numbers(f"{keys.arch}.{key}", layers)
     return ["sliding_attention" if sliding else "full_attention" for sliding in pattern]
 
 

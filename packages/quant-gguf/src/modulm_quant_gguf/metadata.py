@@ -12,7 +12,7 @@ import numpy as np
 
 from modulm.errors import CheckpointError, did_you_mean
 
-T = TypeVar("T", int, float, bool, str, list)
+T = TypeVar("T", int, float, bool, str)
 _UNSET: Any = object()
 _LENGTH = struct.Struct("<Q")
 
@@ -40,6 +40,7 @@ class Metadata:
     def __init__(self, path: Path, values: dict[str, Any]) -> None:
         self.path = path
         self._values = values
+        self._strings: dict[str, list[str]] = {}
 
     def __contains__(self, key: str) -> bool:
         return key in self._values
@@ -50,32 +51,49 @@ class Metadata:
     def read(self, key: str, kind: type[T], default: Any = _UNSET) -> T:
         """Return the value of `key` as `kind`, or `default`, without which a missing key is an error.
 
-        `list` gives an array's elements; whole numbers pass as `float`; `int` is never negative.
+        Whole numbers pass as `float`; an `int` is never negative.
         """
-        value = self._values.get(key, default)
-        if value is _UNSET:
-            raise CheckpointError(f"Key {key!r} is missing in {self.path}.{did_you_mean(key, self._values)}")
+        value = self._value(key, default)
         if key not in self._values:
             return value
-        if isinstance(value, StringArray | np.ndarray):
-            value = self._values[key] = self._elements(key, value)
         if kind is float and type(value) is int:
             value = float(value)
         if type(value) is not kind:
-            raise self.refusal(key, f"is of type {type(value).__name__}, not {kind.__name__}")
+            raise self.refusal(key, f"is a {type(value).__name__}, not a {kind.__name__}")
         if isinstance(value, int) and value < 0:
             raise self.refusal(key, f"is {value}, below zero")
         return value
+
+    def strings(self, key: str) -> list[str]:
+        """Return an array of strings. Raises `CheckpointError` also where one is not UTF-8."""
+        value = self._value(key, _UNSET)
+        if key not in self._strings:
+            if not isinstance(value, StringArray):
+                raise self.refusal(key, "is not an array of strings")
+            try:
+                self._strings[key] = value.decode()
+            except UnicodeDecodeError as error:
+                raise self.refusal(key, f"is not valid UTF-8: {error}") from error
+        return self._strings[key]
+
+    def numbers(self, key: str, length: int, default: Any = _UNSET) -> list[Any]:
+        """Return the first `length` numbers of an array, or as many of `default` where the file has none."""
+        value = self._value(key, default)
+        if key not in self._values:
+            return [value] * length
+        if not isinstance(value, np.ndarray) or len(value) < length:
+            raise self.refusal(key, f"is not an array of {length} numbers")
+        return list(value[:length].tolist())
 
     def refusal(self, key: str, reason: str) -> CheckpointError:
         """Return an error that names file and key; `reason` is a clause."""
         return CheckpointError(f"Key {key!r} of {self.path} {reason}.")
 
-    def _elements(self, key: str, array: StringArray | np.ndarray) -> list[Any]:
-        try:
-            return array.decode() if isinstance(array, StringArray) else array.tolist()
-        except UnicodeDecodeError as error:
-            raise self.refusal(key, f"is not valid UTF-8: {error}") from error
+    def _value(self, key: str, default: Any) -> Any:
+        value = self._values.get(key, default)
+        if value is _UNSET:
+            raise CheckpointError(f"Key {key!r} is missing in {self.path}.{did_you_mean(key, self._values)}")
+        return value
 
 
 class Keys:

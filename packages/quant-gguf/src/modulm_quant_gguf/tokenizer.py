@@ -7,6 +7,7 @@ Source: docs/gguf.md of ggml, llama-vocab.cpp, and transformers' conversion of S
 
 import json
 import logging
+from itertools import groupby
 from typing import Any
 
 from modulm.interfaces.checkpoint import TokenizerData
@@ -17,6 +18,7 @@ _log = logging.getLogger("modulm.quant_gguf")
 _PREFIX = "tokenizer.ggml."
 _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED = 1, 2, 3, 4
 _SPACE = "\u2581"
+_MAX_PIECE = 256  # characters; SentencePiece's own limit is 16, and the work grows with the square
 _PHI3_UNSTRIPPED = ("<unk>", "<s>", "<|endoftext|>")
 
 
@@ -32,7 +34,7 @@ def tokenizer_data(metadata: Metadata) -> TokenizerData:
         "version": "1.0",
         "truncation": None,
         "padding": None,
-        "added_tokens": vocabulary.added(),
+        "added_tokens": vocabulary.added(parts["model"]["vocab"]),
         "post_processor": _post_processor(vocabulary, config),
         **parts,
     }
@@ -47,30 +49,22 @@ class _Vocabulary:
     def __init__(self, metadata: Metadata) -> None:
         self.metadata = metadata
         self.arch = metadata.read("general.architecture", str, "")
-        self.tokens: list[str] = self._list("tokens")
-        self.types: list[int] = self._list("token_type", [_NORMAL] * len(self.tokens))
-        if len(self.types) < len(self.tokens):
-            raise metadata.refusal(
-                f"{_PREFIX}token_type", f"has {len(self.types)} entries for {len(self.tokens)} tokens"
-            )
-        self.tokens = [token or f"[EMPTY_{id_}]" for id_, token in enumerate(self.tokens)]
+        self.tokens = [token or f"[EMPTY_{id_}]" for id_, token in enumerate(metadata.strings(f"{_PREFIX}tokens"))]
+        self.types = metadata.numbers(f"{_PREFIX}token_type", len(self.tokens), _NORMAL)
         self.ids = {token: id_ for id_, token in enumerate(self.tokens)}
         if len(self.ids) < len(self.tokens):
             twice = next(token for id_, token in enumerate(self.tokens) if self.ids[token] != id_)
             raise metadata.refusal(f"{_PREFIX}tokens", f"has token {twice!r} twice")
 
-    def _list(self, name: str, *default: list[Any]) -> list[Any]:
-        return self.metadata.read(f"{_PREFIX}{name}", list, *default)
-
-    def merges(self) -> list[list[str]]:
+    def merges(self) -> list[tuple[str, str]]:
         """Return the stored merges. Raises `CheckpointError` for one of tokens that do not exist."""
         pairs = []
-        for merge in self._list("merges"):
+        for merge in self.metadata.strings(f"{_PREFIX}merges"):
             cut = merge.find(" ", 1)
-            pair = [merge[:cut], merge[cut + 1 :]]
-            if cut < 0 or pair[0] not in self.ids or pair[1] not in self.ids or "".join(pair) not in self.ids:
+            left, right = merge[:cut], merge[cut + 1 :]
+            if cut < 0 or left not in self.ids or right not in self.ids or left + right not in self.ids:
                 raise self.metadata.refusal(f"{_PREFIX}merges", f"has {merge!r}, which does not join two tokens to one")
-            pairs.append(pair)
+            pairs.append((left, right))
         return pairs
 
     def special(self, name: str) -> str | None:
@@ -84,8 +78,8 @@ class _Vocabulary:
         _log.warning("%s: %s is %d of %d tokens; disregarded.", self.metadata.path, key, id_, len(self.tokens))
         return None
 
-    def added(self) -> list[dict[str, Any]]:
-        """Return what is matched before anything else: control tokens as special ones, and user-defined tokens."""
+    def added(self, ids: dict[str, int]) -> list[dict[str, Any]]:
+        """Return what of `ids` is matched before all else: control tokens as special ones, and user-defined tokens."""
         strip = self.arch == "phi3"  # the file does not say so; llama.cpp, too, goes by the model
         return [
             {
@@ -98,7 +92,7 @@ class _Vocabulary:
                 "special": kind != _USER_DEFINED,
             }
             for id_, (token, kind) in enumerate(zip(self.tokens, self.types, strict=False))
-            if kind in (_CONTROL, _USER_DEFINED, _UNKNOWN)
+            if kind in (_CONTROL, _USER_DEFINED, _UNKNOWN) and token in ids
         ]
 
 
@@ -150,10 +144,7 @@ def _mergeable(vocabulary: _Vocabulary) -> tuple[dict[str, int], dict[str, float
     which, too, are stored with spaces in place of their marks.
     """
     if not vocabulary.arch.startswith("gemma"):
-        scores = vocabulary.metadata.read(f"{_PREFIX}scores", list)
-        if len(scores) < len(vocabulary.tokens):
-            key = f"{_PREFIX}scores"
-            raise vocabulary.metadata.refusal(key, f"has {len(scores)} entries for {len(vocabulary.tokens)} tokens")
+        scores = vocabulary.metadata.numbers(f"{_PREFIX}scores", len(vocabulary.tokens))
         joinable = zip(vocabulary.tokens, vocabulary.types, scores, strict=False)
         return vocabulary.ids, {token: score for token, kind, score in joinable if kind in (_NORMAL, _USER_DEFINED)}
     ids: dict[str, int] = {}
@@ -164,19 +155,24 @@ def _mergeable(vocabulary: _Vocabulary) -> tuple[dict[str, int], dict[str, float
     return ids, {token: -id_ for token, id_ in ids.items() if kinds[id_] in (_NORMAL, _USER_DEFINED)}
 
 
-def _recovered_merges(ids: dict[str, int], ranks: dict[str, float]) -> list[list[str]]:
-    """Return all joints of two tokens to a third, best rank first, ties by longer left part: as transformers does."""
-    merges = [
-        (-rank, -cut, token)
-        for token, rank in ranks.items()
-        for cut in range(1, len(token))
-        if token[:cut] in ids and token[cut:] in ids
-    ]
-    merges.sort(key=lambda merge: merge[:2])
-    return [[token[:-cut], token[-cut:]] for _, cut, token in merges]
+def _recovered_merges(ids: dict[str, int], ranks: dict[str, float]) -> list[tuple[str, str]]:
+    """Return all joints of two tokens to a third, best rank first, ties by longer parts: the order of transformers."""
+    merges: list[tuple[str, str]] = []
+    for _, tied in groupby(sorted(ranks, key=ranks.__getitem__, reverse=True), key=ranks.__getitem__):
+        joints = [
+            (left, right)
+            for token in tied
+            if len(token) <= _MAX_PIECE
+            for cut in range(len(token) - 1, 0, -1)
+            if (left := token[:cut]) in ids and (right := token[cut:]) in ids
+        ]
+        if len(joints) > 1:
+            joints.sort(key=lambda pair: (len(pair[0]), len(pair[1])), reverse=True)
+        merges += joints
+    return merges
 
 
-def _model(ids: dict[str, int], merges: list[list[str]], **options: Any) -> dict[str, Any]:
+def _model(ids: dict[str, int], merges: list[tuple[str, str]], **options: Any) -> dict[str, Any]:
     defaults = {"dropout": None, "unk_token": None, "continuing_subword_prefix": None, "end_of_word_suffix": None}
     flags = {"fuse_unk": False, "byte_fallback": False, "ignore_merges": False}
     return {"type": "BPE", **defaults, **flags, **options, "vocab": ids, "merges": merges}
