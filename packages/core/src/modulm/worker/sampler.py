@@ -151,7 +151,10 @@ class Sampler:
         if is_scaled:
             scaled = chosen.draw.scale(logits, best)
             logits = self._processors.narrow(scaled, chosen.random_rows, len(self._batch))
+            best = logits.amax(dim=-1)
         drawn = chosen.draw(logits, best, numbers, is_scaled=is_scaled)
+        if is_scaled:
+            drawn.masked_fill_(~best.isfinite(), NO_TOKEN)
         if is_mixed:
             token_ids[at] = drawn
         else:

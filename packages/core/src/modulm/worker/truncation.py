@@ -76,11 +76,11 @@ class Draw:
             logits: float32 [n, vocab_size]; -inf is forbidden.
             best: [n], the largest of each row; where it is not finite the result means nothing.
             numbers: float64 [n] in [0, 1).
-            is_scaled: Whether the logits come from `scale`.
+            is_scaled: Whether the logits come from `scale`, so that temperature is behind them.
         """
         rows = _Rows(
             logits=logits,
-            best=torch.zeros_like(best)[:, None] if is_scaled else best[:, None],
+            best=best[:, None],
             temperature=torch.ones_like(self._temperature) if is_scaled else self._temperature,
             number=self._column(numbers),
             top_k=self._top_k,

@@ -84,14 +84,19 @@ class Worker:
         program = EagerProgram(model, kv_caches=caches, planners=layers.planners(grouping), device=device)
         sampler = Sampler(config, batch, device, logits_processors)
         self._runner: Runner | None = Runner(batch, program, sampler, model_config.vocab_size)
-        _log.info(
-            "%d KV blocks of %d tokens in %d groups, %d bytes; weights by kernel: %s",
-            count,
-            block_size,
-            len(grouping.groups),
-            count * grouping.block_bytes,
-            dict(source.choices),
-        )
+        self._description = {
+            "device": str(device),
+            "dtype": model_config.dtype,
+            "weights_bytes": source.size_bytes,
+            "kv_cache_bytes": count * grouping.block_bytes,
+            "kv_blocks": f"{count} of {block_size} tokens in {len(grouping.groups)} groups",
+            "weights by kernel": dict(source.choices),
+        }
+        _log.info("%s", "; ".join(f"{name}: {value}" for name, value in self._description.items()))
+
+    def describe(self) -> dict[str, Any]:
+        """Return what was built: device, bytes, KV blocks, and how many weights each kernel serves."""
+        return self._description
 
     def kv_layout(self) -> KVLayout:
         """Return block size, number of blocks and KV groups."""
