@@ -1,0 +1,219 @@
+"""Loading apart from real models: stacking of weights, choice of kernels, leftovers, the cache's memory."""
+
+import pytest
+import torch
+from torch import nn
+
+from modulm.config import ModelConfig
+from modulm.errors import CheckpointError, Unsupported
+from modulm.interfaces.quantization import (
+    BlockFloat4,
+    ChannelInt8,
+    Codebook4,
+    Dense,
+    Encoded,
+    Float8,
+    GroupedInt,
+    QuantizationScheme,
+)
+from modulm.interfaces.support import Accepted, Rejected
+from modulm.reference.dequantize import dequantize
+from modulm.reference.linear_torch import TorchKernels
+from modulm.worker.kv_tensors import allocate
+from modulm.worker.load import TensorSource, load_model
+from modulm.worker.weights import Parts, stacked
+
+CPU = torch.device("cpu")
+
+
+class Tensors:
+    """As much of a `Checkpoint` as loading asks for."""
+
+    path = "tensors"
+
+    def __init__(self, **tensors):
+        self.tensors = {name.replace("__", "."): tensor for name, tensor in tensors.items()}
+
+    def tensor_names(self):
+        return list(self.tensors)
+
+    def tensor(self, name):
+        return self.tensors[name]
+
+
+def rand(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def make(kind, rows, seed, **changes):
+    """Return a random weight of `rows` x 32."""
+    codes = torch.randint(0, 256, (rows, 16), generator=torch.Generator().manual_seed(seed)).to(torch.uint8)
+    shape = {"out_features": rows, "in_features": 32}
+    if kind is Dense:
+        return Dense(data=rand(rows, 32, seed=seed), **shape)
+    if kind is GroupedInt:
+        values = {"bits": 4, "group_size": 8} | changes
+        groups = 32 // values["group_size"]
+        scales, minimums = rand(rows, groups, seed=seed), rand(rows, groups, seed=seed + 1)
+        return GroupedInt(codes=codes, scales=scales, minimums=minimums, **values, **shape)
+    if kind is ChannelInt8:
+        data = torch.cat([codes, codes], dim=1).view(torch.int8)
+        return ChannelInt8(codes=data, scales=rand(rows, seed=seed), **shape)
+    if kind is Float8:
+        block = changes.get("block", (1, 32))
+        scales = rand(rows // block[0], 32 // block[1], seed=seed)
+        return Float8(data=rand(rows, 32, seed=seed).to(torch.float8_e4m3fn), scales=scales, block=block, **shape)
+    if kind is Codebook4:
+        book = changes.get("codebook", torch.arange(16.0))
+        return Codebook4(codes=codes, scales=rand(rows, 4, seed=seed), group_size=8, codebook=book, **shape)
+    return BlockFloat4(codes=codes, scales=rand(rows, 2, seed=seed), group_size=16, **shape)
+
+
+@pytest.mark.parametrize("kind", [Dense, GroupedInt, ChannelInt8, Float8, Codebook4, BlockFloat4])
+def test_stacked_equals_its_parts(kind):
+    parts = [make(kind, rows, seed) for seed, rows in enumerate((6, 2, 4))]
+    whole = stacked(parts)
+    assert type(whole) is kind
+    assert whole.out_features == 12
+    expected = torch.cat([dequantize(part, torch.float32, slice(0, part.out_features)) for part in parts])
+    assert torch.equal(dequantize(whole, torch.float32, slice(0, 12)), expected)
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        [make(Dense, 4, 0), make(GroupedInt, 4, 0)],
+        [make(GroupedInt, 4, 0), make(GroupedInt, 4, 0, bits=3)],
+        [make(GroupedInt, 4, 0), make(GroupedInt, 4, 0, group_size=16)],
+        [make(Codebook4, 4, 0), make(Codebook4, 4, 0, codebook=torch.ones(16))],
+        [make(Float8, 4, 0, block=(4, 32)), make(Float8, 4, 1, block=(4, 32))],  # one scale for each whole tensor
+        [make(Float8, 4, 0), make(Float8, 4, 0, block=(2, 16))],
+    ],
+)
+def test_unlike_parts_stay_apart(parts):
+    assert stacked(parts) is None
+
+
+def test_encoded_parts_need_one_decoder():
+    def decode(rows):
+        return rows.float()
+
+    def encoded(width, by):
+        data = torch.zeros(2, width, dtype=torch.uint8)
+        return Encoded(format="f", data=data, decode=by, out_features=2, in_features=32)
+
+    assert stacked([encoded(9, decode), encoded(9, decode)]).out_features == 4
+    assert stacked([encoded(9, decode), encoded(8, decode)]) is None
+    assert stacked([encoded(9, decode), encoded(9, lambda rows: rows)]) is None
+
+
+def test_parts_behave_as_one_weight():
+    sizes, weights = [3, 1, 4], [rand(n, 8, seed=n) for n in (3, 1, 4)]
+    kernel = TorchKernels()
+    packed = [
+        kernel.pack(Dense(out_features=n, in_features=8, data=w), CPU, torch.float32)
+        for n, w in zip(sizes, weights, strict=True)
+    ]
+    parts, whole = Parts(packed, sizes), torch.cat(weights)
+    x, index = rand(5, 8), torch.tensor([7, 0, 3, 3, 2, 4])
+    assert torch.allclose(parts.linear(x), x @ whole.T, atol=1e-6)
+    assert torch.equal(parts.rows(index, torch.float32), whole[index])
+    assert parts.size_bytes == whole.nbytes
+
+
+class Half(QuantizationScheme):
+    """Stores some modules as channel-wise bytes under `<module>.codes` and `.scales`."""
+
+    name = "half"
+
+    @classmethod
+    def matches(cls, checkpoint):
+        return Accepted()
+
+    @classmethod
+    def from_checkpoint(cls, checkpoint):
+        return cls()
+
+    def weight(self, checkpoint, module, out_features, in_features):
+        if f"{module}.codes" not in checkpoint.tensors:
+            return None
+        codes, scales = checkpoint.tensor(f"{module}.codes"), checkpoint.tensor(f"{module}.scales")
+        return ChannelInt8(out_features=out_features, in_features=in_features, codes=codes, scales=scales)
+
+
+class Picky(TorchKernels):
+    """Multiplies bytes only."""
+
+    name = "picky"
+
+    def supports(self, op, weight, device_type):
+        return Accepted() if isinstance(weight, ChannelInt8) else Rejected("only bytes")
+
+
+def source(checkpoint, kernels=None, scheme=None, dtype=torch.float32):
+    return TensorSource(checkpoint, scheme=scheme, kernels=kernels or [TorchKernels()], device=CPU, dtype=dtype)
+
+
+def test_first_kernel_that_accepts_packs_and_mixed_kinds_stay_apart():
+    codes = torch.ones(2, 8, dtype=torch.int8)
+    checkpoint = Tensors(a__codes=codes, a__scales=torch.full((2,), 3.0), b__weight=torch.full((4, 8), 2.0).half())
+    loading = source(checkpoint, kernels=[Picky(), TorchKernels()], scheme=Half())
+    packed = loading.packed(["a", "b"], [2, 4], 8)
+    assert packed.linear(torch.ones(1, 8)).tolist() == [[24.0] * 2 + [16.0] * 4]
+    assert dict(loading.choices) == {"picky: ChannelInt8": 1, "torch: Dense": 1}
+    assert loading.size_bytes == packed.size_bytes
+    loading.check_all_used()
+
+
+def test_no_kernel_says_who_was_asked_and_why():
+    loading = source(Tensors(b__weight=torch.ones(4, 8)), kernels=[Picky()])
+    with pytest.raises(
+        Unsupported, match=r"'b' \(Dense, 4 x 8\) has no kernel for 'linear' on 'cpu'.*picky: only bytes"
+    ):
+        loading.packed(["b"], [4], 8)
+
+
+def test_a_bias_nobody_asks_for_is_left_over():
+    codes = torch.ones(2, 8, dtype=torch.int8)
+    checkpoint = Tensors(a__codes=codes, a__scales=torch.ones(2), a__bias=torch.ones(2))
+    loading = source(checkpoint, scheme=Half())
+    loading.packed(["a"], [2], 8)
+    with pytest.raises(
+        CheckpointError, match="1 tensors of tensors have no place in the model, the first being 'a.bias'"
+    ):
+        loading.check_all_used()
+    loading.check_all_used([r"\.bias$"])
+
+
+class OwnLinear(nn.Module):
+    """A model of somebody who uses torch's own layers."""
+
+    unneeded_tensors = (r"^extra\.",)
+
+    def __init__(self, config):
+        super().__init__()
+        self.inner = nn.Linear(3, 2)
+        self.register_buffer("table", torch.empty(4))
+
+
+def test_plain_torch_modules_are_filled_by_name():
+    tensors = {"inner__weight": rand(2, 3), "inner__bias": rand(2).double(), "table": rand(4), "extra__x": rand(1)}
+    loading = source(Tensors(**tensors), dtype=torch.bfloat16)
+    model = load_model(OwnLinear, ModelConfig(name="m", hf={}, architectures=[]), loading)
+    assert model.inner.weight.dtype == torch.bfloat16
+    assert torch.equal(model.inner.weight, tensors["inner__weight"].bfloat16())
+    assert torch.equal(model.table, tensors["table"].bfloat16())
+    del tensors["table"]
+    with pytest.raises(CheckpointError, match="'table' is missing"):
+        load_model(OwnLinear, ModelConfig(name="m", hf={}, architectures=[]), source(Tensors(**tensors)))
+
+
+def test_layers_of_one_buffer_share_memory_each_in_its_shape():
+    shapes = {"a": (4, 2, 8), "b": (4, 16), "c": (4, 8)}
+    dtypes = {"a": torch.float32, "b": torch.float32, "c": torch.bfloat16}
+    caches = allocate([("a", "b"), ("c",)], shapes, dtypes, CPU)
+    assert {name: tuple(t.shape) for name, t in caches.items()} == shapes
+    assert all(t.data_ptr() % 64 == 0 and not t.any() for t in caches.values())
+    caches["a"][2] = 7.0
+    assert caches["b"].tolist() == [[0.0] * 16, [0.0] * 16, [7.0] * 16, [0.0] * 16]
+    assert not caches["c"].any()
