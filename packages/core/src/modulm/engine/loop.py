@@ -87,10 +87,15 @@ class Engine:
 
     def _execute(self, plan: Plan) -> list[StepOutput]:
         try:
-            return self._scheduler.apply(plan, self._executor.execute(plan))
+            result = self._executor.execute(plan)
         except EngineError as error:
             _log.exception("A step of %d sequences failed", len(plan.scheduled))
             return self._scheduler.fail(plan, f"The step failed: {error}")
+        except BaseException as error:
+            # Not ours to judge (a bug, Ctrl-C), but the accounts must hold if the caller steps again.
+            self._outbox += self._scheduler.fail(plan, f"The step was broken off: {error!r}")
+            raise
+        return self._scheduler.apply(plan, result)
 
     def _emit(self) -> list[StepOutput]:
         outputs, self._outbox = self._outbox, []

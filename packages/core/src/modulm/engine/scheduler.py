@@ -15,7 +15,6 @@ from modulm.engine.kv.groups import BlockTables, KVGroups
 from modulm.engine.kv.prefix import chain_for
 from modulm.engine.request import Sequence, State
 from modulm.engine.stats import Recorder
-from modulm.errors import EngineError
 from modulm.types import (
     EngineStats,
     FinishReason,
@@ -206,15 +205,14 @@ class Scheduler:
             self.kv.name_blocks(tables, sequence.chain.extend(sequence.token_ids, end), num_full)
 
     def apply(self, plan: Plan, result: StepResult) -> list[StepOutput]:
-        """Take in what a step brought. Raises `EngineError`, with nothing changed, when it does not match the plan."""
-        step = self._step
-        assert step is not None and step.plan is plan, "not the plan in flight"
+        """Take in what a step brought; an answer that does not match the plan counts as a failed step."""
         if [s.request_id for s in plan.scheduled] != [s.request_id for s in result.sampled]:
-            raise EngineError(
-                f"The executor answered for {len(result.sampled)} sequences where the plan has "
-                f"{len(plan.scheduled)}, or in another order. This is a fault of the executor."
+            return self.fail(
+                plan,
+                f"The executor answered for {len(result.sampled)} sequences where the plan has {len(plan.scheduled)}, "
+                "or in another order. This is a fault of the executor.",
             )
-        self._step = None
+        step = self._take_step(plan)
         now = time.monotonic()
         outputs = []
         for sequence, scheduled, sampled in zip(step.sequences, plan.scheduled, result.sampled, strict=True):
@@ -255,13 +253,17 @@ class Scheduler:
 
     def fail(self, plan: Plan, reason: str) -> list[StepOutput]:
         """End every sequence of a step that failed as a whole; the others go on."""
-        step = self._step
-        assert step is not None and step.plan is plan, "not the plan in flight"
-        self._step = None
+        step = self._take_step(plan)
         self.kv.distrust_step()
         # Whether the worker came to forget these before it failed cannot be known, so they are named again.
         self._forget = plan.forget + self._forget
         return [self._finish(s, "error", error=reason) for s in step.sequences if s.state is State.RUNNING]
+
+    def _take_step(self, plan: Plan) -> _Step:
+        step = self._step
+        assert step is not None and step.plan is plan, "not the plan in flight"
+        self._step = None
+        return step
 
     def _output(self, sequence: Sequence) -> StepOutput:
         return StepOutput(request_id=sequence.request_id, num_cached_tokens=sequence.num_cached_tokens)

@@ -20,7 +20,7 @@ from modulm.sampling_params import SamplingParams
 from modulm.types import Adapter, KVGroup, KVLayout, Request, SampledTokens, StepResult, TokenLogprobs
 
 _quiet = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow, HealthCheck.data_too_large]}
-settings.register_profile("quick", max_examples=60, derandomize=True, database=None, **_quiet)
+settings.register_profile("quick", max_examples=120, derandomize=True, database=None, **_quiet)
 settings.register_profile("deep", max_examples=5000, **_quiet)
 
 VOCABULARY = 7

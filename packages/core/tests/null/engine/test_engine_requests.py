@@ -202,6 +202,25 @@ def test_a_failed_step_ends_its_sequences_only_and_leaves_no_trace(sim, when):
     sim.check_accounts(engine._scheduler)
 
 
+def test_a_step_that_is_broken_off_leaves_an_engine_that_can_go_on(sim):
+    engine, executor = sim.make_engine()
+    engine.submit(sim.make_request("r", range(9), 3))
+    execute = executor.execute
+
+    def interrupted(plan):
+        executor.execute = execute
+        raise KeyboardInterrupt
+
+    executor.execute = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        engine.step()
+    engine.submit(sim.make_request("s", range(9), 3))
+    outputs = sim.run(engine)
+    assert "broken off" in outputs["r"][-1].error
+    assert sim.joined(outputs["s"])[1] == "length"
+    assert outputs["s"][-1].num_cached_tokens == 0
+
+
 def test_what_was_computed_before_a_failed_step_stays_usable(sim):
     engine, executor = sim.make_engine(sim.make_layout(4, 100))
     engine.submit(sim.make_request("a", range(9), 3))
