@@ -117,29 +117,30 @@ class Renderer:
         return _PROBE in text and "'text'" not in text and '"text"' not in text
 
     def _continued(self, template: jinja2.Template, chat: list[Message], names: dict[str, Any]) -> str:
-        _tag_last(chat[-1])
+        last = _tag_last(chat[-1])
         text = _run(template, chat, {**names, "add_generation_prompt": False})
         before, mark, after = text.rpartition(_TAG.strip())
-        if not mark:
+        if not mark or last.strip() not in text:
             raise RequestError(
                 "continue_final_message cannot be done: the chat template does not write out the last message's "
-                "content. End with a message that it writes out.",
+                "content as it is. End with a message that it writes out.",
                 parameter="continue_final_message",
             )
         return before if after.startswith(" ") else before.rstrip()
 
 
-def _tag_last(message: Message) -> None:
+def _tag_last(message: Message) -> str:
+    """Mark the end of the message's text; return the text without the mark."""
     content = message.get("content")
-    if isinstance(content, str):
-        message["content"] = content + _TAG
-    elif content:
-        content[-1]["text"] += _TAG
-    else:
+    if not content:
         raise RequestError(
             "continue_final_message needs a last message with content, and it has none.",
             parameter="continue_final_message",
         )
+    holder, key = (message, "content") if isinstance(content, str) else (content[-1], "text")
+    text: str = holder[key]
+    holder[key] = text + _TAG
+    return text
 
 
 @functools.cache
