@@ -20,7 +20,7 @@ setup: .venv/.stamp ## Make .venv with the versions of uv.lock; PYTHON=... choos
 	@$(PYTHON) tools/setup_env.py
 
 demo: setup ## Generate text with real weights
-	$(BIN)/modulm generate --model $(MODEL) --chat --prompt "$(PROMPT)"
+	$(BIN)/modulm generate --model $(MODEL) --chat --temperature 0 --prompt "$(PROMPT)"
 
 test: lint ## Lint, then every test of every package, each wheel also alone
 	$(PY) tools/test.py

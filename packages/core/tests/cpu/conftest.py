@@ -1,0 +1,66 @@
+"""A tiny Llama with random weights and a byte-level tokenizer, as a real folder on disk, made once per run from a seed."""
+
+import json
+
+import pytest
+
+TEXT = (
+    "The quick brown fox jumps over the lazy dog. the the the a b c d e f g. Zwölf Boxkämpfer jagen Viktor quer "
+    "über den großen Sylter Deich. Съешь же ещё этих мягких французских булок, да выпей чаю. 我能吞下玻璃而不伤身体。 "
+    "def f(x): return x + 1  # comment 0123456789 !?.,;:()[]{} "
+)
+CHAT = (
+    "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}\n{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+
+
+def write_tokenizer(folder, vocab_size):
+    """Train a byte-level BPE on TEXT; ids 0 and 1 are <s> and </s>."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=vocab_size, special_tokens=["<s>", "</s>"], initial_alphabet=alphabet)
+    tokenizer.train_from_iterator([TEXT] * 4, trainer)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    config = {"bos_token": "<s>", "eos_token": "</s>", "add_bos_token": False, "chat_template": CHAT}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    return tokenizer.get_vocab_size()
+
+
+@pytest.fixture(scope="session")
+def tiny_folder(tmp_path_factory):
+    """A folder with config.json, safetensors and tokenizer: Llama, 2 layers, 4 heads, 2 KV heads, 256 positions."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    folder = tmp_path_factory.mktemp("tiny-llama")
+    vocab_size = write_tokenizer(folder, 320)
+    torch.manual_seed(7)
+    config = LlamaConfig(
+        vocab_size=vocab_size, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, max_position_embeddings=256, bos_token_id=0, eos_token_id=[1, 5],
+        initializer_range=0.3, tie_word_embeddings=False,
+    )  # fmt: skip
+    LlamaForCausalLM(config).float().save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def tiny_llm(tiny_folder):
+    """A factory of engines on the tiny model; each is shut down after the test."""
+    from modulm import LLM
+
+    made = []
+
+    def make(**options):
+        options = {"num_kv_blocks": 200, "max_num_seqs": 16, **options}
+        made.append(LLM(model=str(tiny_folder), **options))
+        return made[-1]
+
+    yield make
+    for llm in made:
+        llm.shutdown()
