@@ -23,6 +23,15 @@ from modulm.worker.worker import Worker
 MAX_MODEL_LEN, BLOCK_SIZE, VOCAB = 96, 4, 101
 
 
+@pytest.fixture(autouse=True, scope="module")
+def one_thread():
+    """Threads that wait for each other on a busy machine make tiny tensors slow a hundredfold."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 class MemoryCheckpoint(Checkpoint):
     format, path = "memory", "memory"
 

@@ -17,6 +17,15 @@ VOCAB = 64
 CPU = torch.device("cpu")
 
 
+@pytest.fixture(autouse=True, scope="module")
+def one_thread():
+    """Threads that wait for each other on a busy machine make tiny tensors slow a hundredfold."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 class Recording(LogitsProcessor):
     """Follows the contract to the letter and remembers what it was told."""
 

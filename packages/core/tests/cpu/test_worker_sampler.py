@@ -16,6 +16,15 @@ from modulm.worker.batch import Batch
 from modulm.worker.sampler import NO_TOKEN, Sampler
 
 
+@pytest.fixture(autouse=True, scope="module")
+def one_thread():
+    """Threads that wait for each other on a busy machine make tiny tensors slow a hundredfold."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 class Bench:
     """A batch with a sampler, filled with sequences that need no model."""
 
