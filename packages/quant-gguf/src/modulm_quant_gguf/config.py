@@ -24,6 +24,7 @@ _CLASSES = {
     "qwen3moe": ("Qwen3MoeForCausalLM", "qwen3_moe"),
     "smollm3": ("SmolLM3ForCausalLM", "smollm3"),
 }
+_IDS = {"bos_token_id": "bos", "eos_token_id": "eos", "pad_token_id": "padding"}
 _MAX_LAYERS = 4096
 _CONTROL = 3
 # Files name one token that ends a turn, chat models need several: these end one too wherever they are control tokens.
@@ -44,6 +45,8 @@ def model_config(header: Header) -> dict[str, Any]:
         "hidden_act": "silu",
         "attention_bias": "blk.0.attn_q.bias" in header.tensors,
         **_sizes(keys),
+        # None, where the file has no id, keeps readers from taking the default of a model's class for it.
+        **dict.fromkeys(_IDS),
         **_special_ids(header.metadata),
     }
     config |= rope_config(header, keys, config["head_dim"])
@@ -101,8 +104,7 @@ def _sizes(keys: Keys) -> dict[str, Any]:
 
 
 def _special_ids(metadata: Metadata) -> dict[str, int]:
-    ids = {"bos_token_id": "bos", "eos_token_id": "eos", "pad_token_id": "padding"}
-    found = {name: metadata.read(f"tokenizer.ggml.{key}_token_id", int, -1) for name, key in ids.items()}
+    found = {name: metadata.read(f"tokenizer.ggml.{key}_token_id", int, -1) for name, key in _IDS.items()}
     return {name: id_ for name, id_ in found.items() if id_ >= 0}
 
 

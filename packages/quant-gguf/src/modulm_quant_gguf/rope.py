@@ -20,7 +20,11 @@ _LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_positi
 def rope_config(header: Header, keys: Keys, head_dim: int) -> dict[str, Any]:
     """Return the keys of config.json that describe rotary embedding. Raises `CheckpointError` naming key or tensor."""
     config: dict[str, Any] = {"rope_theta": keys.real("rope.freq_base", 10000.0)}
-    rotated = keys.whole("rope.dimension_count", head_dim)
+    if not 0 < config["rope_theta"] < math.inf:
+        raise keys.refusal("rope.freq_base", f"is {config['rope_theta']}, no positive number")
+    rotated = keys.positive("rope.dimension_count", head_dim)
+    if rotated % 2 or rotated > head_dim:
+        raise keys.refusal("rope.dimension_count", f"is {rotated}: not even, or above the {head_dim} of a head")
     if rotated != head_dim:
         config["partial_rotary_factor"] = rotated / head_dim
     scaling = _from_tensors(header, keys, rotated, config["rope_theta"]) or _from_keys(keys)

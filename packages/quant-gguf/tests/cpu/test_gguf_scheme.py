@@ -1,0 +1,152 @@
+"""Weights of every type equal gguf's dequantisation bit for bit; also for embeddings, and for a whole real file."""
+
+import gguf
+import numpy as np
+import pytest
+import torch
+
+from modulm.errors import CheckpointError
+from modulm.interfaces.quantization import Codebook4, Dense, Encoded, GroupedInt
+from modulm_quant_gguf.checkpoint import GGUFCheckpoint
+from modulm_quant_gguf.ggml_types import KNOWN
+from modulm_quant_gguf.scheme import GGUFScheme
+from modulm_quant_gguf.values import DECODABLE
+
+ROWS, COLUMNS = 12, 512
+CODEBOOKS = ("IQ4_NL", "IQ4_XS", "MXFP4", "NVFP4")
+FLOATS = ("F32", "F16", "BF16")
+
+
+def values(weight):
+    """A weight's numbers as float32, computed as `interfaces/quantization.py` says."""
+    if isinstance(weight, Dense):
+        return weight.data.float()
+    if isinstance(weight, Encoded):
+        return weight.decode(weight.data)
+    codes = weight.codes
+    if isinstance(weight, Codebook4) or weight.bits <= 4:
+        codes = torch.stack([codes & 15, codes >> 4], dim=-1).flatten(1)
+    scales = weight.scales.float().repeat_interleave(weight.group_size, 1)
+    if isinstance(weight, Codebook4):
+        return scales * weight.codebook[codes.long()]
+    return scales * codes.float() + weight.minimums.float().repeat_interleave(weight.group_size, 1)
+
+
+def random_rows(name):
+    """Raw rows of a type: quantised normal numbers where gguf can do it, else random blocks with finite values."""
+    kind = gguf.GGMLQuantizationType[name]
+    rng = np.random.default_rng(int(kind))
+    try:
+        return gguf.quants.quantize(rng.standard_normal((ROWS, COLUMNS)).astype(np.float32), kind), kind
+    except NotImplementedError:
+        block, size = gguf.GGML_QUANT_SIZES[kind]
+    raw = rng.integers(0, 256, (20 * ROWS, COLUMNS // block * size), dtype=np.uint8)
+    with np.errstate(all="ignore"):
+        finite = np.isfinite(gguf.quants.dequantize(raw, kind)).all(axis=1)
+    return raw[finite][:ROWS], kind
+
+
+def expected_kind(name):
+    if name in FLOATS:
+        return Dense
+    if name in CODEBOOKS:
+        return Codebook4
+    return GroupedInt if name.startswith("Q") else Encoded
+
+
+@pytest.mark.parametrize("name", [name for name in DECODABLE if name != "F64"])
+def test_every_type_as_linear_and_as_embedding(name, write_gguf, required):
+    raw, kind = random_rows(name)
+    tensors = {"blk.0.ffn_up.weight": (raw, kind), "token_embd.weight": (raw, kind)}
+    checkpoint = GGUFCheckpoint.open(write_gguf("llama", required("llama"), tensors))
+    scheme = GGUFScheme.from_checkpoint(checkpoint)
+    expected = torch.from_numpy(gguf.quants.dequantize(raw, kind))
+    for module in ("model.layers.0.mlp.up_proj", "model.embed_tokens"):
+        weight = scheme.weight(checkpoint, module, ROWS, COLUMNS)
+        assert type(weight) is expected_kind(name)
+        assert (weight.out_features, weight.in_features) == (ROWS, COLUMNS)
+        torch.testing.assert_close(values(weight), expected, rtol=0, atol=0)
+        torch.testing.assert_close(checkpoint.tensor(f"{module}.weight").float(), expected, rtol=0, atol=0)
+    if isinstance(weight, Encoded):
+        torch.testing.assert_close(weight.decode(weight.data[3:5]), expected[3:5], rtol=0, atol=0)
+    assert scheme.describe() == {"types": {name: 2}}
+
+
+def test_float64_becomes_float32(write_gguf, required):
+    numbers = np.random.default_rng(0).standard_normal((4, 8))
+    checkpoint = GGUFCheckpoint.open(write_gguf("llama", required("llama"), {"output.weight": numbers}))
+    weight = GGUFScheme.from_checkpoint(checkpoint).weight(checkpoint, "lm_head", 4, 8)
+    torch.testing.assert_close(weight.data, torch.from_numpy(numbers).float(), rtol=0, atol=0)
+
+
+def test_floats_are_views_on_the_file(write_gguf, required):
+    tensors = {"output.weight": np.ones((4, 8), np.float16)}
+    checkpoint = GGUFCheckpoint.open(write_gguf("llama", required("llama"), tensors))
+    tensor = checkpoint.tensor("lm_head.weight")
+    entry = checkpoint.header.tensors["output.weight"]
+    assert tensor.data_ptr() == checkpoint.header.mapped[entry.offset :].__array_interface__["data"][0]
+    assert tensor.dtype == torch.float16
+    checkpoint.close()
+    assert tensor.sum() == 32
+
+
+@pytest.mark.parametrize("name", ["I32", "Q8_1", "Q8_K"])
+def test_types_without_decoder_are_named(name, bytes_of, required, tmp_path, write_gguf):
+    kind = next(kind for kind in KNOWN.values() if kind.name == name)
+    data = np.zeros((4, 512 // kind.block * kind.size), np.uint8)
+    path = write_gguf("llama", required("llama"), {"output.weight": (data, gguf.GGMLQuantizationType(kind.number))})
+    checkpoint = GGUFCheckpoint.open(path)
+    with pytest.raises(CheckpointError, match=f"'output.weight'.*type {name}"):
+        GGUFScheme.from_checkpoint(checkpoint).weight(checkpoint, "lm_head", 4, 512)
+    with pytest.raises(CheckpointError, match=f"'output.weight'.*type {name}"):
+        checkpoint.tensor("lm_head.weight")
+
+
+def test_what_does_not_fit_is_named(write_gguf, required):
+    tensors = {"output.weight": np.ones((4, 8), np.float32), "output.scale": np.ones(1, np.float32)}
+    checkpoint = GGUFCheckpoint.open(write_gguf("llama", required("llama"), tensors))
+    scheme = GGUFScheme.from_checkpoint(checkpoint)
+    with pytest.raises(CheckpointError, match=r"'output.weight'.*\[4, 8\], but the model needs \[8, 4\]"):
+        scheme.weight(checkpoint, "lm_head", 8, 4)
+    with pytest.raises(CheckpointError, match="'output.weight'.*separate scale, 'output.scale'"):
+        scheme.weight(checkpoint, "lm_head", 4, 8)
+    with pytest.raises(CheckpointError, match="'lm_heat.weight' is missing.*Did you mean 'lm_head.weight'"):
+        scheme.weight(checkpoint, "lm_heat", 4, 8)
+
+
+def test_smollm2_equals_transformers_reading(smollm2):
+    """All names, and the values of the embedding and of two layers, by transformers' own table and undoing."""
+    from transformers import AutoModelForCausalLM, LlamaConfig
+    from transformers.modeling_gguf_pytorch_utils import LlamaTensorProcessor, get_gguf_hf_weights_map
+
+    checkpoint = GGUFCheckpoint.open(smollm2)
+    scheme = GGUFScheme.from_checkpoint(checkpoint)
+    config = LlamaConfig(**checkpoint.config())
+    processor = LlamaTensorProcessor(config.to_dict())
+    with torch.device("meta"):
+        names = get_gguf_hf_weights_map(AutoModelForCausalLM.from_config(config), processor)
+    assert set(checkpoint.tensor_names()) == set(names.values()) - {"lm_head.weight"}
+    wanted = ("token_embd", "output_norm", "blk.0.", "blk.29.")
+    for tensor in gguf.GGUFReader(smollm2).tensors:
+        if not tensor.name.startswith(wanted):
+            continue
+        plain = gguf.dequantize(tensor.data, tensor.tensor_type)
+        expected = torch.from_numpy(np.copy(processor.process(plain, tensor.name).weights))
+        name = names[tensor.name]
+        if expected.ndim == 2:
+            ours = values(scheme.weight(checkpoint, name.removesuffix(".weight"), *expected.shape))
+        else:
+            ours = checkpoint.tensor(name)
+        torch.testing.assert_close(ours, expected, rtol=0, atol=0)
+
+
+def test_all_of_smollm2_loads(smollm2):
+    checkpoint = GGUFCheckpoint.open(smollm2)
+    scheme = GGUFScheme.from_checkpoint(checkpoint)
+    kinds = set()
+    for name in checkpoint.tensor_names():
+        info = checkpoint.info(name)
+        if len(info.shape) == 2:
+            weight = scheme.weight(checkpoint, name.removesuffix(".weight"), *info.shape)
+            kinds.add((type(weight), weight.bits, weight.scales.dtype))
+    assert kinds == {(GroupedInt, 4, torch.float16), (GroupedInt, 8, torch.float16)}
