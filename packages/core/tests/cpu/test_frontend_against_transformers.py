@@ -1,4 +1,4 @@
-"""Rendered chats and token ids equal transformers': a real template, and ones made of what well-known models' use."""
+"""Rendered chats and token ids equal transformers': real templates, and ones made of what well-known models' use."""
 
 import glob
 import importlib.util
@@ -220,6 +220,20 @@ def smollm():
     return gguf.GGUFReader(file).fields["tokenizer.chat_template"].contents()
 
 
+def llama4():
+    """The template that transformers itself carries; it takes content as a list of parts."""
+    return pytest.importorskip("transformers.models.llama4.processing_llama4").chat_template
+
+
+TEMPLATES = {
+    "smollm": smollm,
+    "llama4": llama4,
+    "llama3": lambda: LLAMA,
+    "qwen": lambda: QWEN,
+    "mistral": lambda: MISTRAL,
+}
+
+
 @pytest.fixture(scope="module")
 def inner():
     made = tokenizers.Tokenizer(models.BPE())
@@ -253,9 +267,9 @@ def outcome(render, chat, **options):
         return f"refused: {str(error).rpartition(': ')[2]}"
 
 
-@pytest.mark.parametrize("name", ["smollm", "llama", "qwen", "mistral"])
+@pytest.mark.parametrize("name", TEMPLATES)
 def test_chats_render_alike(name, ours, theirs):
-    template = {"llama": LLAMA, "qwen": QWEN, "mistral": MISTRAL}.get(name) or smollm()
+    template = TEMPLATES[name]()
     num_texts = 0
     for chat in CHATS:
         for options in OPTIONS:
@@ -267,6 +281,12 @@ def test_chats_render_alike(name, ours, theirs):
             assert got == want, (name, chat, options)
             num_texts += not want.startswith("refused")
     assert num_texts >= 12
+
+
+def test_parts_reach_a_template_that_takes_them(ours, theirs):
+    chat = [{"role": "user", "content": [{"type": "text", "text": " one"}, {"type": "text", "text": "two "}]}]
+    want = theirs.apply_chat_template(chat, chat_template=llama4(), tokenize=False, add_generation_prompt=True)
+    assert Renderer(llama4(), ours.named_tokens).render(chat) == want
 
 
 def test_the_templates_refusal_is_worded_alike(ours, theirs):

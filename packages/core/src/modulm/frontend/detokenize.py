@@ -67,13 +67,10 @@ class ByteLevelDetokenizer:
         return self._utf8.decode(b"", final=True) if self._has_text else ""
 
     def _bytes(self, token_id: int) -> bytes:
-        piece = self._tokenizer.id_to_piece(token_id)
-        if piece is None:
-            return b""
-        try:
-            return bytes([_BYTE_OF[character] for character in piece])
-        except KeyError:  # an added token, written as it is
-            return piece.encode()
+        known = self._tokenizer.bytes_by_id
+        if token_id not in known:
+            known[token_id] = _bytes_of(self._tokenizer.id_to_piece(token_id))
+        return known[token_id]
 
 
 class WindowDetokenizer:
@@ -110,7 +107,7 @@ class WindowDetokenizer:
             self._set_before([token_id])
             return self._tokenizer.added_tokens[token_id]
         self._held.append(token_id)
-        return "" if self._tokenizer.is_byte_piece(token_id) else self._release(final=False)
+        return "" if token_id in self._tokenizer.byte_pieces else self._release(final=False)
 
     def finish(self) -> str:
         """Return the text of what is held, unless it is all the prompt's."""
@@ -141,6 +138,15 @@ class WindowDetokenizer:
         return self._tokenizer.decode(token_ids, skip_special_tokens=False)
 
 
+def _bytes_of(piece: str | None) -> bytes:
+    if piece is None:
+        return b""
+    try:
+        return bytes([_BYTE_OF[character] for character in piece])
+    except KeyError:  # an added token, written as it is
+        return piece.encode()
+
+
 def _last_kept(token_ids: Sequence[int], skipped: frozenset[int], count: int) -> list[int]:
     """Return the last `count` ids that are not skipped, in order."""
     kept: list[int] = []
@@ -156,9 +162,8 @@ def _unfinished(tokenizer: Tokenizer, token_ids: list[int]) -> list[int]:
     """Return the last byte tokens that begin a character and do not complete it."""
     utf8 = codecs.getincrementaldecoder("utf-8")("replace")
     for token_id in token_ids:
-        piece = tokenizer.id_to_piece(token_id) or ""
-        if tokenizer.is_byte_piece(token_id):
-            utf8.decode(bytes.fromhex(piece[3:5]))
+        if token_id in tokenizer.byte_pieces:
+            utf8.decode(bytes([tokenizer.byte_pieces[token_id]]))
         else:
             utf8.reset()
     count = len(utf8.getstate()[0])

@@ -18,10 +18,11 @@ class StopStrings:
         self._include = include_in_output
         self._machines = [_Matcher(stop) for stop in stops]
         self._held = ""
+        self._first = {stop[0] for stop in stops}
 
     def feed(self, text: str, *, armed: bool = True) -> str:
         """Return the text that is certain to be output. Matches that are complete while not `armed` do not count."""
-        if not self._machines:
+        if not self._held and self._first.isdisjoint(text) and not any(each.length for each in self._machines):
             return text
         for position, character in enumerate(text):
             complete = [machine.stop for machine in self._machines if machine.advance(character)]

@@ -6,7 +6,6 @@ token is in `detokenize.py`, chat templates are in `render.py`.
 """
 
 import json
-import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,7 +15,6 @@ from modulm.errors import CheckpointError, RequestError
 from modulm.interfaces.checkpoint import TokenizerData
 
 SPECIAL_NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
-_BYTE_PIECE = re.compile(r"<0x[0-9A-Fa-f]{2}>")
 
 
 class Tokenizer:
@@ -27,6 +25,9 @@ class Tokenizer:
         special_ids: Ids that `skip_special_tokens` leaves out.
         added_tokens: Text of every token added beside the model's vocabulary, special or not, by id.
         named_tokens: The special tokens by their names (bos_token ...), as chat templates see them.
+        byte_pieces: The byte that a token stands for (SentencePiece's byte fallback), by id.
+        decoder_types: The types of the decoder's parts ("ByteLevel", "Fuse" ...), in order.
+        bytes_by_id: Filled by `detokenize.py`: what byte-level tokens are in bytes, as far as they were met.
         vocab_size: One more than the highest id.
         chat_template: The checkpoint's own, see `TokenizerData`.
     """
@@ -47,6 +48,8 @@ class Tokenizer:
         self.eos_token_id = self._id_of("eos_token")
         self.vocab_size = max(inner.get_vocab(with_added_tokens=True).values(), default=-1) + 1
         self.decoder_types = _decoder_types(inner)
+        self.byte_pieces = _byte_pieces(inner) if "ByteFallback" in self.decoder_types else {}
+        self.bytes_by_id: dict[int, bytes] = {}
         self._set_added_at_ends(data.config)
         self._set_context()
 
@@ -91,13 +94,6 @@ class Tokenizer:
         if text is None:
             text = self._texts[token_id] = self.decode([*self.context, token_id], False)[len(self._context_text) :]
         return text
-
-    def is_byte_piece(self, token_id: int) -> bool:
-        """Whether the token stands for one byte of a character (SentencePiece's byte fallback)."""
-        if "ByteFallback" not in self.decoder_types:
-            return False
-        piece = self.id_to_piece(token_id)
-        return piece is not None and _BYTE_PIECE.fullmatch(piece) is not None
 
     def tokenisations_of(self, word: str) -> list[list[int]]:
         """Return the distinct tokenisations of a word at a text's beginning and after a space; empty ones left out."""
@@ -151,6 +147,11 @@ def _check_text(text: str) -> None:
             "Send valid Unicode.",
             parameter="prompt",
         ) from error
+
+
+def _byte_pieces(inner: tokenizers.Tokenizer) -> dict[int, int]:
+    ids = {inner.token_to_id(f"<0x{byte:02{form}}>"): byte for byte in range(256) for form in "Xx"}
+    return {token_id: byte for token_id, byte in ids.items() if token_id is not None}
 
 
 def _decoder_types(inner: tokenizers.Tokenizer) -> tuple[str, ...]:
