@@ -132,7 +132,7 @@ class TorchAttention(AttentionBackend):
     ) -> torch.Tensor:
         """See base class. ALiBi adds slope * (key position - query position) (Press et al., arXiv:2108.12409)."""
         step: Step = metadata
-        slots = kv_cache.flatten(0, 1)
+        slots = kv_cache.view(-1, *kv_cache.shape[2:])  # never a copy, or what is written would be lost
         slots[step.slot_mapping] = torch.stack((key, value), dim=1).to(kv_cache.dtype)
         is_special = spec.soft_cap is not None or sinks is not None or alibi_slopes is not None
         out = torch.empty_like(query)
