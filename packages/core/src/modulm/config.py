@@ -19,6 +19,7 @@ class EngineConfig:
 
     Attributes:
         model: Folder, `.gguf` file, hub id, or `package://PACKAGE/FILE`.
+        tokenizer: Where to take tokenizer and chat template from, named as a model is; None takes the model's.
         max_model_len: Longest sequence, prompt and output together; None takes the model's own.
         max_num_seqs: Sequences that may run at once.
         max_num_batched_tokens: Tokens computed in one step; longer prompts are split (chunked prefill).
@@ -60,7 +61,6 @@ class EngineConfig:
     max_logprobs: int = 20
     tool_parser_plugin: str | None = None
     reasoning_parser_plugin: str | None = None
-    skip_tokenizer_init: bool = False
 
     @classmethod
     def make(cls, **options: Any) -> "EngineConfig":

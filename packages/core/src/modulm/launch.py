@@ -4,6 +4,7 @@ Order matters: plugins first, so that all registries are full; then choices; the
 frontend -> transport -> engine -> executor -> worker.
 """
 
+import dataclasses
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from modulm.log import logger
 from modulm.plugins.bootstrap import bootstrap
 from modulm.plugins.hooks import load_logits_processors
 from modulm.plugins.registry import registry
-from modulm.resolve import Resolution, resolve
+from modulm.resolve import Resolution, resolve, tokenizer_data
 from modulm.transport.inprocess import InProcessClient
 from modulm.worker.worker import Worker
 
@@ -55,12 +56,15 @@ def launch(config: EngineConfig, progress: Progress | None = None) -> Launched:
         logits_processors=processors,
         progress=progress,
     )
+    if config.enable_prefix_caching and not worker.shares_prefixes:
+        _log.warning("Prefix caching is off: this model's positions depend on the length of each sequence.")
+        config = dataclasses.replace(config, enable_prefix_caching=False)
     executor = registry("modulm.executors").get(config.executor)(worker)
     engine = Engine(config, executor, max_model_len=resolution.model.max_model_len)
     frontend = Frontend(
         config,
         resolution.model,
-        tokenizer=Tokenizer.from_data(resolution.checkpoint.tokenizer()),
+        tokenizer=Tokenizer.from_data(tokenizer_data(config, resolution.checkpoint)),
         generation_config=resolution.generation_config,
         engine=InProcessClient(engine),
         logits_processors=processors,

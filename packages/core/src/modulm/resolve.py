@@ -4,14 +4,16 @@ Every choice is kept with the reasons of all candidates, for `modulm config --ex
 builds none of them but the checkpoint reader; imports no room and no torch.
 """
 
+import dataclasses
 from dataclasses import dataclass, field
 from typing import Any, cast
 
+from modulm.checkpoints.folder import read_tokenizer
 from modulm.checkpoints.location import locate
 from modulm.config import EngineConfig, ModelConfig
 from modulm.errors import CheckpointError, ConfigError
 from modulm.interfaces.attention import AttentionBackend, AttentionSpec
-from modulm.interfaces.checkpoint import Checkpoint
+from modulm.interfaces.checkpoint import Checkpoint, TokenizerData
 from modulm.interfaces.kernels import KernelProvider
 from modulm.interfaces.platform import Platform
 from modulm.interfaces.quantization import QuantizationScheme
@@ -57,8 +59,10 @@ def resolve(config: EngineConfig) -> Resolution:
     platform.check_and_update_config(config)
     checkpoint, format_choice = open_checkpoint(config)
     hf = _text_config(checkpoint.config())
+    model_class, architecture = ModelRegistry.resolve_model_cls(_architectures(config, hf))
+    # Published configurations leave out what the model family takes for granted.
+    hf = {**getattr(model_class, "config_defaults", {}), **hf}
     model = model_config(config, hf, platform)
-    model_class, architecture = ModelRegistry.resolve_model_cls(model.architectures)
     scheme, scheme_choice = _scheme(config, checkpoint, hf, platform)
     kernels = _kernels(config, platform)
     generation = checkpoint.generation_config() if config.generation_config == "auto" else {}
@@ -93,20 +97,33 @@ def open_checkpoint(config: EngineConfig) -> tuple[Checkpoint, Choice]:
     return cast(type[Checkpoint], choice.value).open(path), choice
 
 
+def tokenizer_data(config: EngineConfig, checkpoint: Checkpoint) -> TokenizerData:
+    """Return the tokenizer the user named, or the model's own."""
+    if config.tokenizer is None:
+        return checkpoint.tokenizer()
+    path = locate(config.tokenizer, revision=config.revision, download_dir=config.download_dir)
+    if path.is_dir():
+        return read_tokenizer(path)
+    named = dataclasses.replace(config, model=str(path), load_format="auto")
+    return open_checkpoint(named)[0].tokenizer()
+
+
 def model_config(config: EngineConfig, hf: dict[str, Any], platform: Platform) -> ModelConfig:
     """Read what the engine must know of config.json: architectures, dtype, longest sequence."""
-    architectures = hf.get("architectures")
-    if not isinstance(architectures, list) or not architectures:
-        raise CheckpointError(
-            f"Model {config.model!r} names no 'architectures' in its config, so no model can be chosen."
-        )
     return ModelConfig(
         name=config.served_model_name or config.model,
         hf=hf,
-        architectures=[str(name) for name in architectures],
+        architectures=_architectures(config, hf),
         dtype=_dtype(config, hf, platform),
         max_model_len=_max_model_len(config, hf),
     )
+
+
+def _architectures(config: EngineConfig, hf: dict[str, Any]) -> list[str]:
+    names = hf.get("architectures")
+    if not isinstance(names, list) or not names:
+        raise CheckpointError(f"Model {config.model!r} names no 'architectures' in its config, so none can be chosen.")
+    return [str(name) for name in names]
 
 
 def _text_config(hf: dict[str, Any]) -> dict[str, Any]:

@@ -12,8 +12,19 @@ from typing import Any
 from modulm.config import EngineConfig
 from modulm.sampling_params import SamplingParams
 
-_SAMPLING = ("temperature", "top_p", "top_k", "min_p", "max_tokens", "min_tokens", "repetition_penalty")
-_SAMPLING += ("presence_penalty", "frequency_penalty", "ignore_eos", "n")
+_SAMPLING = (
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "max_tokens",
+    "min_tokens",
+    "repetition_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+    "ignore_eos",
+    "n",
+)
 
 
 def add_engine_options(parser: argparse.ArgumentParser) -> None:

@@ -36,7 +36,12 @@ class Planner:
 
 
 class EagerProgram:
-    """Calls the torch model as it is written."""
+    """Calls the torch model as it is written.
+
+    Attributes:
+        depends_on_length: Keys are rotated by the length of their sequence (dynamic NTK, LongRoPE), so that a prefix
+            computed for one length does not serve another.
+    """
 
     def __init__(
         self,
@@ -50,7 +55,7 @@ class EagerProgram:
         self._kv_caches = kv_caches
         self._planners = planners
         self._device = device
-        self._needs_lengths = any(
+        self.depends_on_length = any(
             module.needs_sequence_lengths for module in model.modules() if isinstance(module, RotaryEmbedding)
         )
 
@@ -62,7 +67,7 @@ class EagerProgram:
             plan = planner.backend.plan(step.layouts[planner.group], self._device)
             metadata.update(dict.fromkeys(planner.layer_names, plan))
         extra = {}
-        if self._needs_lengths:
+        if self.depends_on_length:
             extra[SEQUENCE_LENGTHS] = torch.from_numpy(step.sequence_lengths).to(self._device)
         batch = ForwardBatch(
             positions=torch.from_numpy(step.positions).to(self._device),

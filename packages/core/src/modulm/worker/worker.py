@@ -40,6 +40,9 @@ class Worker:
         platform: The device's.
         logits_processors: Classes, after the built-in ones.
         progress: Told (done, total) while tensors load.
+
+    Attributes:
+        shares_prefixes: Whether the keys and values of a prefix are the same in every sequence that begins with it.
     """
 
     def __init__(
@@ -82,6 +85,7 @@ class Worker:
         )
         caches = layers.caches(grouping, count, block_size)
         program = EagerProgram(model, kv_caches=caches, planners=layers.planners(grouping), device=device)
+        self.shares_prefixes = not program.depends_on_length
         sampler = Sampler(config, batch, device, logits_processors)
         self._runner: Runner | None = Runner(batch, program, sampler, model_config.vocab_size)
         self._description = {
