@@ -19,7 +19,9 @@ def modulm(*args, stdin="", **env):
 
 
 def test_generate_streams_an_answer_and_one_summary_line():
-    done = modulm("generate", "--model", MODEL, "--chat", "--prompt", "What is the capital of France?", "--temperature=0")
+    done = modulm(
+        "generate", "--model", MODEL, "--chat", "--prompt", "What is the capital of France?", "--temperature=0"
+    )
     assert done.returncode == 0, done.stderr
     assert "Paris" in done.stdout
     summary = done.stderr.strip().splitlines()[-1]
@@ -28,7 +30,9 @@ def test_generate_streams_an_answer_and_one_summary_line():
 
 
 def test_chat_keeps_the_conversation():
-    done = modulm("chat", "--model", MODEL, "--temperature=0", "--max-tokens=24", stdin="My name is Ada.\nWhat is my name?\n")
+    done = modulm(
+        "chat", "--model", MODEL, "--temperature=0", "--max-tokens=24", stdin="My name is Ada.\nWhat is my name?\n"
+    )
     assert done.returncode == 0, done.stderr
     assert len(done.stdout.strip().splitlines()) >= 2 and "Ada" in done.stdout
 

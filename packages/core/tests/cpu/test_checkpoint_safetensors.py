@@ -60,7 +60,13 @@ def test_truncated_file_names_the_tensor(tmp_path):
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"\x00" * 4, struct.pack("<Q", 2**60) + b"{}", struct.pack("<Q", 4) + b"[1]x", struct.pack("<Q", 4) + b"nope"],
+    [
+        b"",
+        b"\x00" * 4,
+        struct.pack("<Q", 2**60) + b"{}",
+        struct.pack("<Q", 4) + b"[1]x",
+        struct.pack("<Q", 4) + b"nope",
+    ],
 )
 def test_garbage_is_refused(tmp_path, content):
     folder = _folder(tmp_path, {"a": torch.ones(1)})
