@@ -106,9 +106,8 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     results = measure(args.rounds, args.threads)
-    print(
-        f"{platform.machine()}, {args.threads} threads, torch {version('torch')}, transformers {version('transformers')}"
-    )
+    versions = ", ".join(f"{name} {version(name)}" for name in ("modulm-core", "torch", "transformers"))
+    print(f"{platform.machine()}, {args.threads} threads, {versions}")
     print(f"{'SmolLM2-135M Q4_1, tok/s':<26}{'modulm':>10}{'transformers':>14}{'ratio':>8}  spread of the ratio")
     for case, rates in results.items():
         ours, theirs = rates["modulm"], rates["transformers"]

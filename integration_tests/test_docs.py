@@ -1,4 +1,4 @@
-"""The documents say what the tree says: the tour's files and names exist, links lead somewhere, the README's code runs."""
+"""The documents say what the tree says: the tour's files and names exist, links lead on, the README's code runs."""
 
 import ast
 import re

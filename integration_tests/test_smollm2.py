@@ -86,9 +86,7 @@ def test_greedy_output_equals_transformers(oracle, gguf_file):
             at = next(i for i in range(NUM_TOKENS) if got[i] != want[i])
             assert _gap(model, prompt + want[:at], got[at], want[at]) < TIE, (output.prompt, at, got[at], want[at])
             ties += 1
-    print(
-        f"{len(PROMPTS) - ties} of {len(PROMPTS)} greedy continuations of {NUM_TOKENS} tokens equal, {ties} part at a tie"
-    )
+    print(f"{len(PROMPTS) - ties} of {len(PROMPTS)} continuations of {NUM_TOKENS} tokens equal, {ties} part at a tie")
     assert ties <= 1
     llm.shutdown()
 

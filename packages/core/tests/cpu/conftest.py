@@ -1,4 +1,4 @@
-"""A tiny Llama with random weights and a byte-level tokenizer, as a real folder on disk, made once per run from a seed."""
+"""A tiny Llama with random weights and a byte-level tokenizer, as a folder on disk, made once per run."""
 
 import json
 
