@@ -93,9 +93,15 @@ class GGUFCheckpoint(Checkpoint):
     def rows(self, name: str) -> np.ndarray:
         """Return a tensor's bytes, uint8 [rows, bytes per row], in transformers' order of rows.
 
-        A view on the file, except where rows had to be moved. A vector is one row.
+        A view on the file, except where rows had to be moved. A vector is one row. Raises `CheckpointError` naming a
+        tensor that has its scale in another, which nothing here applies.
         """
         source = self.source(name)
+        scale = source.entry.name.removesuffix("weight") + "scale"
+        if scale in self.header.tensors and scale != source.entry.name:
+            raise CheckpointError(
+                f"Tensor {source.entry.name!r} of {self.path} has a separate scale, {scale!r}, which is not supported."
+            )
         raw = self.header.raw(source.entry)
         if source.expert is not None:
             raw = raw.reshape(source.entry.shape[0], -1)[source.expert]

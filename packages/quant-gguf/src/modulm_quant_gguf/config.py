@@ -43,7 +43,7 @@ def model_config(header: Header) -> dict[str, Any]:
         "vocab_size": _vocab_size(header, keys),
         "torch_dtype": _dtype(header),
         "hidden_act": "silu",
-        "attention_bias": "blk.0.attn_q.bias" in header.tensors,
+        "attention_bias": arch != "qwen2" and "blk.0.attn_q.bias" in header.tensors,  # Qwen 2 has them unasked
         **_sizes(keys),
         # None, where the file has no id, keeps readers from taking the default of a model's class for it.
         **dict.fromkeys(_IDS),
@@ -118,9 +118,9 @@ def _layer_types(keys: Keys, config: dict[str, Any], period: int) -> list[str]:
     return ["sliding_attention" if sliding else "full_attention" for sliding in pattern]
 
 
-def _gemma(keys: Keys, config: dict[str, Any], period: int, by_hidden_size: int) -> dict[str, Any]:
+def _gemma(keys: Keys, config: dict[str, Any], period: int, layers_of_27b: int) -> dict[str, Any]:
     # The scale of attention is not in the file: only the 27B models, known by their depth, do not use head_dim.
-    is_27b = config["num_hidden_layers"] == by_hidden_size
+    is_27b = config["num_hidden_layers"] == layers_of_27b
     scale = config["hidden_size"] // config["num_attention_heads"] if is_27b else config["head_dim"]
     return {
         "hidden_act": "gelu_pytorch_tanh",
@@ -139,11 +139,12 @@ def _gemma2(keys: Keys, config: dict[str, Any], header: Header) -> dict[str, Any
 
 
 def _gemma3(keys: Keys, config: dict[str, Any], header: Header) -> dict[str, Any]:
-    return _gemma(keys, config, 6, 62) | {
+    period = 6 if "attention.sliding_window" in keys else 1
+    return _gemma(keys, config, period, 62) | {
         "attn_logit_softcapping": None,
         "final_logit_softcapping": keys.real("final_logit_softcapping", None),
         "rope_local_base_freq": keys.real("rope.freq_base_swa", 10000.0),
-        "sliding_window_pattern": 6,
+        "sliding_window_pattern": period,
     }
 
 

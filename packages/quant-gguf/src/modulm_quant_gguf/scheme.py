@@ -64,9 +64,6 @@ class GGUFScheme(QuantizationScheme):
             raise CheckpointError(
                 f"{what} has shape {list(source.shape)}, but the model needs {[out_features, in_features]}."
             )
-        scale = entry.name.removesuffix("weight") + "scale"
-        if scale in own.header.tensors:
-            raise CheckpointError(f"{what} has a separate scale, {scale!r}, which is not supported.")
         if entry.type.name in _FLOATS:
             return Dense(out_features=out_features, in_features=in_features, data=own.tensor(name))
         return _quantized(own.rows(name), entry.type, in_features, what)

@@ -93,7 +93,7 @@ def test_floats_are_views_on_the_file(write_gguf, required):
 
 
 @pytest.mark.parametrize("name", ["I32", "Q8_1", "Q8_K"])
-def test_types_without_decoder_are_named(name, bytes_of, required, tmp_path, write_gguf):
+def test_types_without_decoder_are_named(name, required, write_gguf):
     kind = next(kind for kind in KNOWN.values() if kind.name == name)
     data = np.zeros((4, 512 // kind.block * kind.size), np.uint8)
     path = write_gguf("llama", required("llama"), {"output.weight": (data, gguf.GGMLQuantizationType(kind.number))})

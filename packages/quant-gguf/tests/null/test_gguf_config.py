@@ -142,6 +142,20 @@ def test_olmo3_is_told_from_olmo2_by_its_window(write_gguf, required):
     assert config["layer_types"] == ["sliding_attention", "full_attention"]
 
 
+def test_gemma3_without_a_window_sees_everything(write_gguf, required):
+    assert set(config_of(write_gguf, required, "gemma3")["layer_types"]) == {"full_attention"}
+    config = config_of(write_gguf, required, "gemma3", {"gemma3.attention.sliding_window": 8, "gemma3.block_count": 7})
+    assert config["layer_types"] == ["sliding_attention"] * 5 + ["full_attention", "sliding_attention"]
+
+
+def test_only_the_27b_gemmas_scale_attention_by_hidden_size(write_gguf, required):
+    for arch, layers in (("gemma2", 46), ("gemma3", 62)):
+        key = {f"{arch}.attention.key_length": 16}
+        assert config_of(write_gguf, required, arch, key)["query_pre_attn_scalar"] == 16
+        deep = key | {f"{arch}.block_count": layers}
+        assert config_of(write_gguf, required, arch, deep)["query_pre_attn_scalar"] == 8
+
+
 def test_every_token_that_ends_a_turn_is_listed(write_gguf, required):
     tokens = {
         "tokenizer.ggml.tokens": ["a", "<|eot_id|>", "<|end_of_text|>", "<|im_end|>"],
