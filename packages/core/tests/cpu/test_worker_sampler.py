@@ -13,7 +13,9 @@ import torch
 from modulm.sampling_params import SamplingParams
 from modulm.types import NewSequence, Plan, Request
 from modulm.worker.batch import Batch
+from modulm.worker.row import PARAMETERS
 from modulm.worker.sampler import NO_TOKEN, Sampler
+from modulm.worker.truncation import Draw
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -99,11 +101,12 @@ def test_draws_follow_the_oracles_distribution(params, vocab_size):
         bench.batch.append(np.arange(64), ids)
     total = 64 * draws
     assert not [token for token in counts if expected[token] == 0]
-    likely = expected * total >= 5
-    observed = np.array([counts[token] for token in range(vocab_size)])
-    cells = np.append(observed[likely], observed[~likely].sum())
-    wanted = np.append(expected[likely], expected[~likely].sum()) * total
-    cells, wanted = cells[wanted > 0], wanted[wanted > 0]
+    # Cells of some thirty draws each, from the likeliest token down.
+    order = np.argsort(-expected)
+    cell_of = np.minimum(np.cumsum(expected[order]) * total // 30, total // 30 - 1).astype(int)
+    observed = np.bincount(cell_of, np.array([counts[token] for token in order]))
+    wanted = np.bincount(cell_of, expected[order]) * total
+    cells, wanted = observed[wanted > 0], wanted[wanted > 0]
     chi_square = ((cells - wanted) ** 2 / wanted).sum()
     freedom = max(1, len(cells) - 1)
     # Wilson and Hilferty: the cube root of chi-square over freedom is nearly normal; 4 deviations.
@@ -128,6 +131,26 @@ def test_every_token_that_may_come_does_come():
         for i in range(64):
             bench.add(str(i), seed=i, **params)
         assert set(bench.sample(np.tile(logits, (64, 1))).token_ids) == tokens, params
+
+
+def test_numbers_at_the_ends_never_choose_what_is_forbidden():
+    logits = torch.full((1, 1000), -math.inf)
+    logits[0, 400] = 3.0
+    for changes in ({}, {"top_k": 5}, {"top_k": 100}, {"top_p": 0.9}):
+        parameters = np.zeros(1, dtype=PARAMETERS)
+        for name, value in ({"temperature": 1.0, "top_p": 1.0} | changes).items():
+            parameters[name] = value
+        draw = Draw(parameters, 1000, torch.device("cpu"))
+        for number in (0.0, 1 - 2.0**-52):
+            assert draw(logits, torch.tensor([3.0]), np.array([number])).tolist() == [400]
+
+
+def test_a_row_that_changes_hands_is_seen_anew():
+    bench = Bench().add("old", temperature=0.0, allowed_token_ids=[3])
+    logits = [np.arange(10.0)]
+    assert bench.sample(logits).token_ids == [3]
+    bench.update(Plan(forget=["old"]))
+    assert bench.add("new", temperature=0.0, allowed_token_ids=[4]).sample(logits).token_ids == [4]
 
 
 def test_equal_logits_are_cut_to_exactly_k():

@@ -115,9 +115,9 @@ def _from_candidates(rows: _Rows, width: int) -> tuple[torch.Tensor, np.ndarray 
         total = torch.where(rows.only_p, whole, total)
         short = rows.only_p & (cumulated[:, -1:] < rows.top_p * total)
         is_short = short[:, 0].cpu().numpy() if bool(short.any()) else None
-    # A token stays while those before it have not reached top_p.
+    # A token stays while those before it have not reached top_p; of the top k taken whole, none after them does.
     before = torch.nn.functional.pad(cumulated[:, :-1], (1, 0))
-    kept = (before < rows.top_p * total) & (torch.arange(width, device=ids.device) < rows.top_k)
+    kept = before < rows.top_p * total
     limit = cumulated.gather(1, kept.sum(dim=-1, keepdim=True).clamp(min=1) - 1)
     return ids.gather(1, _pick(cumulated, limit, rows.number)[:, None])[:, 0], is_short
 
