@@ -1,0 +1,206 @@
+"""What is registered in a process is what the engine runs: model, attention backend, kernel, quantization, logits.
+
+Each plug-in is a small real one, and the engine's output with it equals what core's own parts or arithmetic say.
+"""
+
+import dataclasses
+import shutil
+
+import pytest
+import torch
+
+from modulm import LLM, ModelRegistry, SamplingParams
+from modulm.errors import Broken, Unsupported
+from modulm.interfaces.kernels import KernelProvider
+from modulm.interfaces.logits import AdapterLogitsProcessor
+from modulm.interfaces.quantization import ChannelInt8, QuantizationScheme
+from modulm.interfaces.support import Accepted, Rejected
+from modulm.models.llama import LlamaForCausalLM
+from modulm.plugins.registry import registry
+from modulm.reference.attention_torch import TorchAttention
+from modulm.reference.linear_torch import TorchKernels
+
+PROMPT = {"prompt_token_ids": list(range(10, 40))}
+GREEDY = SamplingParams(temperature=0, max_tokens=10, ignore_eos=True)
+
+
+@pytest.fixture(autouse=True)
+def clean_registries():
+    """Take back what a test registered."""
+    yield
+    for family in ("modulm.models", "modulm.attention", "modulm.kernels", "modulm.quantization"):
+        held = registry(family)
+        for name in list(held.registrations()):
+            held.restore(name, None)
+
+
+def tokens(llm):
+    return llm.generate(PROMPT, GREEDY)[0].outputs[0].token_ids
+
+
+class CountingModel(LlamaForCausalLM):
+    """Llama under another name."""
+
+    calls = 0
+
+    def forward(self, token_ids, batch):
+        CountingModel.calls += 1
+        return super().forward(token_ids, batch)
+
+
+class CountingAttention(TorchAttention):
+    """Core's attention, counted."""
+
+    name = "counting"
+    calls = 0
+
+    def forward(self, *args, **kwargs):
+        CountingAttention.calls += 1
+        return super().forward(*args, **kwargs)
+
+
+class PickyAttention(TorchAttention):
+    """Accepts no layer."""
+
+    name = "picky"
+
+    @classmethod
+    def supports(cls, spec):
+        return Rejected(f"head size {spec.head_size} is above its limit of 4")
+
+
+def test_a_model_registered_by_string(tiny_llm, tiny_folder, tmp_path, monkeypatch):
+    (tmp_path / "my_models.py").write_text(
+        "from modulm.models.llama import LlamaForCausalLM\nclass MyLlama(LlamaForCausalLM):\n    pass\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    ModelRegistry.register_model("MyLlamaForCausalLM", "my_models:MyLlama")
+    folder = shutil.copytree(tiny_folder, tmp_path / "checkpoint")
+    config = (folder / "config.json").read_text()
+    (folder / "config.json").write_text(config.replace("LlamaForCausalLM", "MyLlamaForCausalLM"))
+    llm = LLM(model=str(folder), num_kv_blocks=200)
+    assert llm._launched.resolution.model_class.__name__ == "MyLlama"
+    assert tokens(llm) == tokens(tiny_llm())
+
+
+def test_a_model_registered_as_a_class_replaces_core_s(tiny_llm):
+    want = tokens(tiny_llm())
+    ModelRegistry.register_model("LlamaForCausalLM", CountingModel)
+    assert tokens(tiny_llm()) == want and CountingModel.calls == 10
+
+
+def test_a_model_that_does_not_import_is_broken_not_unknown(tiny_llm):
+    ModelRegistry.register_model("LlamaForCausalLM", "no_such_module:Llama")
+    with pytest.raises(Broken, match="no_such_module") as broken:
+        tiny_llm()
+    assert isinstance(broken.value.__cause__, ModuleNotFoundError)
+
+
+def test_an_attention_backend_by_name(tiny_llm):
+    want = tokens(tiny_llm())
+    registry("modulm.attention").register("counting", CountingAttention)
+    assert tokens(tiny_llm(attention_backend="counting")) == want
+    assert CountingAttention.calls == 2 * 10  # layers times steps
+
+
+def test_an_attention_backend_that_refuses(tiny_llm):
+    registry("modulm.attention").register("picky", PickyAttention)
+    with pytest.raises(Unsupported, match="head size 8 is above its limit of 4.*Accepted instead: torch"):
+        tiny_llm(attention_backend="picky")
+    assert len(tokens(tiny_llm())) == 10  # merely installed: passed over
+
+
+class CountingKernels(KernelProvider):
+    """Serves linear layers through core's reference and leaves embeddings to others."""
+
+    name = "counting"
+    packed = 0
+
+    def supports(self, op, weight, device_type):
+        return Accepted() if op == "linear" else Rejected("it has no embedding")
+
+    def pack(self, weight, device, dtype):
+        CountingKernels.packed += 1
+        return TorchKernels().pack(weight, device, dtype)
+
+
+def test_a_kernel_provider_is_asked_before_the_reference(tiny_llm):
+    want = tokens(tiny_llm())
+    registry("modulm.kernels").register("counting", CountingKernels)
+    llm = tiny_llm()
+    assert tokens(llm) == want and CountingKernels.packed >= 2 * 4
+    assert any("counting" in name for name in llm.explain()["worker"]["weights by kernel"])
+
+
+class RoundedInt8(QuantizationScheme):
+    """Quantises linear layers of any checkpoint to int8 per channel while loading."""
+
+    name = "rounded_int8"
+
+    @classmethod
+    def matches(cls, checkpoint):
+        return Accepted()
+
+    @classmethod
+    def from_checkpoint(cls, checkpoint):
+        return cls()
+
+    def weight(self, checkpoint, module, out_features, in_features):
+        data = checkpoint.tensor(f"{module}.weight").float()
+        scales = data.abs().amax(dim=1) / 127
+        codes = (data / scales[:, None]).round().to(torch.int8)
+        return ChannelInt8(out_features=out_features, in_features=in_features, codes=codes, scales=scales)
+
+
+def test_a_quantization_scheme(tiny_llm, tiny_folder):
+    """Against transformers with the same weights rounded the same way."""
+    from transformers import AutoModelForCausalLM
+
+    registry("modulm.quantization").register("rounded_int8", RoundedInt8)
+    llm = tiny_llm(quantization="rounded_int8")
+    assert "ChannelInt8" in str(llm.explain()["worker"])
+    model = AutoModelForCausalLM.from_pretrained(tiny_folder, dtype=torch.float32)
+    with torch.inference_mode():
+        for name, parameter in model.named_parameters():
+            if parameter.dim() == 2:
+                scales = parameter.abs().amax(dim=1, keepdim=True) / 127
+                parameter.copy_((parameter / scales).round() * scales)
+        ids = list(PROMPT["prompt_token_ids"])
+        for _ in range(10):
+            ids.append(model(torch.tensor([ids])).logits[0, -1].argmax().item())
+    assert tokens(llm) == ids[-10:]
+
+
+class ForceToken(AdapterLogitsProcessor):
+    """Forces the token that a request names in `extra_args`, every second step."""
+
+    @classmethod
+    def validate_params(cls, sampling_params):
+        if (sampling_params.extra_args or {}).get("force", 0) < 0:
+            raise ValueError("force must be a token id")
+
+    def is_argmax_invariant(self):
+        return False
+
+    def new_req_logits_processor(self, params):
+        force = (params.extra_args or {}).get("force")
+        return None if force is None else lambda output_ids, row: self.forced(row, force, output_ids)
+
+    @staticmethod
+    def forced(row, force, output_ids):
+        if len(output_ids) % 2 == 0:
+            row.fill_(-torch.inf)
+            row[force] = 0.0
+        return row
+
+
+def test_a_logits_processor_changes_only_its_requests(tiny_llm):
+    plain = tokens(tiny_llm())
+    llm = tiny_llm(logits_processors=[ForceToken])
+    forced = dataclasses.replace(GREEDY, extra_args={"force": 77})
+    outputs = llm.generate([PROMPT, PROMPT, PROMPT], [GREEDY, forced, GREEDY])
+    ids = [output.outputs[0].token_ids for output in outputs]
+    assert ids[0] == ids[2] == plain
+    assert ids[1][::2] == [77] * 5
+    with pytest.raises(ValueError, match="force must be a token id"):
+        llm.generate(PROMPT, dataclasses.replace(GREEDY, extra_args={"force": -1}))
