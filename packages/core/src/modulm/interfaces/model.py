@@ -34,6 +34,9 @@ class CausalLM(Protocol):
     """What the runner calls. Constructed as `Model(config: ModelConfig)`; see `models/llama.py` for the pattern."""
 
     supported_tasks: ClassVar[tuple[str, ...]] = ("generate",)
+    unneeded_tensors: ClassVar[tuple[str, ...]] = ()
+    """Regular expressions of checkpoint tensors that the model does without; may be left out. Any other tensor that
+    nobody asked for is an error."""
 
     def forward(self, token_ids: "torch.Tensor", batch: ForwardBatch) -> "torch.Tensor":
         """Return hidden states [num_tokens, hidden_size] for token_ids int64 [num_tokens]."""
