@@ -40,10 +40,18 @@ def test_chat_keeps_the_conversation():
 def test_config_explain_names_every_choice():
     done = modulm("config", "--explain", "--json", "--model", MODEL)
     assert done.returncode == 0, done.stderr
-    choices = "\n".join(json.loads(done.stdout)["choices"])
-    for family in ("platform", "modulm.checkpoints", "modulm.models", "modulm.quantization", "modulm.attention"):
-        assert family in choices, choices
-    assert "LlamaForCausalLM" in choices and "gguf" in choices
+    report = json.loads(done.stdout)
+    chosen = {choice["family"]: choice["chosen"] for choice in report["choices"]}
+    assert chosen == {
+        "platform": "cpu",
+        "modulm.checkpoints": "gguf",
+        "modulm.models": "LlamaForCausalLM",
+        "modulm.quantization": "gguf",
+        "modulm.attention": "torch",
+    }
+    refused = [answer for choice in report["choices"] for answer in choice["candidates"] if not answer["accepted"]]
+    assert all(answer["reason"] for answer in refused)
+    assert list(report["worker"]["weights by kernel"]) == ["torch: linear GroupedInt"]
 
 
 def test_bench_prints_rates():

@@ -8,6 +8,7 @@ from typing import Any
 
 from modulm.config import EngineConfig, ModelConfig
 from modulm.errors import RequestError
+from modulm.interfaces.support import Rejected, Support
 from modulm.launch import Launched, Progress, launch
 from modulm.outputs import RequestOutput
 from modulm.plugins.bootstrap import load_records
@@ -47,7 +48,7 @@ class LLM:
         return self._launched.resolution.model
 
     def get_tokenizer(self) -> Any:
-        """Return the tokenizer: `encode`, `decode`, `eos_token_ids` ..."""
+        """Return the tokenizer: `encode`, `decode`, `eos_token_id` ..."""
         return self._frontend.tokenizer
 
     def get_default_sampling_params(self) -> SamplingParams:
@@ -109,8 +110,10 @@ class LLM:
 
     def explain(self) -> dict[str, Any]:
         """Return what this engine is made of: every choice with each candidate's answer, and the worker's figures."""
-        resolution = self._launched.resolution
-        choices = [f"{choice}: {name}: {answer}" for choice in resolution.choices for name, answer in choice.trace]
+        choices = [
+            {"family": choice.family, "chosen": choice.name, "candidates": [_answer(*entry) for entry in choice.trace]}
+            for choice in self._launched.resolution.choices
+        ]
         return {"choices": choices, "worker": self._launched.worker.describe()}
 
     def plugins_used(self) -> list[str]:
@@ -158,6 +161,11 @@ class LLM:
         if bar is not None:
             bar.close()
         return [outputs[key] for key in keys]
+
+
+def _answer(name: str, answer: Support) -> dict[str, Any]:
+    reason = answer.reason if isinstance(answer, Rejected) else answer.note
+    return {"name": name, "accepted": bool(answer), "reason": reason}
 
 
 def _is_single(prompts: Any) -> bool:

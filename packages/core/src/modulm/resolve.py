@@ -177,8 +177,8 @@ def _scheme(
         return None, None
 
     def ask(scheme: type[QuantizationScheme]) -> Support:
-        on_platform = platform.supports_quantization(scheme.name)
-        return scheme.matches(checkpoint) if on_platform else on_platform
+        answer = platform.supports_quantization(scheme.name) and scheme.matches(checkpoint)
+        return Accepted("declared by the checkpoint") if answer and asked is None else answer
 
     choice = choose("modulm.quantization", name, [name], ask)
     return cast(type[QuantizationScheme], choice.value).from_checkpoint(checkpoint), choice

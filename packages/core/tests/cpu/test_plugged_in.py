@@ -161,7 +161,7 @@ def test_a_quantization_scheme(tiny_llm, tiny_folder):
     assert "ChannelInt8" in str(llm.explain()["worker"])
     model = AutoModelForCausalLM.from_pretrained(tiny_folder, dtype=torch.float32)
     with torch.inference_mode():
-        for name, parameter in model.named_parameters():
+        for parameter in model.parameters():
             if parameter.dim() == 2:
                 scales = parameter.abs().amax(dim=1, keepdim=True) / 127
                 parameter.copy_((parameter / scales).round() * scales)

@@ -37,9 +37,14 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _print(report: dict[str, Any]) -> None:
-    for name, value in report.pop("config").items():
+    for name, value in report["config"].items():
         print(f"{name:<24} {value}")
-    for title, part in report.items():
-        print(f"\n{title}")
-        for line in part if isinstance(part, list) else [f"{name}: {value}" for name, value in part.items()]:
-            print(f"  {line}")
+    for choice in report.get("choices", []):
+        print(f"\n{choice['family']}: {choice['chosen']}")
+        for candidate in choice["candidates"]:
+            answer = "accepted" if candidate["accepted"] else "rejected"
+            print(f"  {candidate['name']}: {answer}{': ' if candidate['reason'] else ''}{candidate['reason']}")
+    if "worker" in report:
+        print("\nworker")
+        for name, value in report["worker"].items():
+            print(f"  {name}: {value}")

@@ -56,7 +56,7 @@ class TensorSource:
         self.size_bytes = 0
         """Bytes of all weights handed out."""
         self.choices: Counter[str] = Counter()
-        """How many weights each kernel provider packed, by "provider: kind"."""
+        """How many weights each kernel provider packed, by "provider: op kind (refusals)"."""
 
     def has(self, name: str) -> bool:
         """See `WeightSource`."""
@@ -99,7 +99,8 @@ class TensorSource:
             if answer:
                 packed = kernel.pack(weight, self._device, self._dtype)
                 self.size_bytes += packed.size_bytes
-                self.choices[f"{kernel.name}: {type(weight).__name__}"] += 1
+                others = f" (not {'; '.join(refusals)})" if refusals else ""
+                self.choices[f"{kernel.name}: {op} {type(weight).__name__}{others}"] += 1
                 return packed
             refusals.append(f"{kernel.name}: {getattr(answer, 'reason', answer)}")
         raise Unsupported(
