@@ -160,7 +160,10 @@ def test_first_kernel_that_accepts_packs_and_mixed_kinds_stay_apart():
     loading = source(checkpoint, kernels=[Picky(), TorchKernels()], scheme=Half())
     packed = loading.packed(["a", "b"], [2, 4], 8)
     assert packed.linear(torch.ones(1, 8)).tolist() == [[24.0] * 2 + [16.0] * 4]
-    assert dict(loading.choices) == {"picky: ChannelInt8": 1, "torch: Dense": 1}
+    assert dict(loading.choices) == {
+        "picky: linear ChannelInt8": 1,
+        "torch: linear Dense (not picky: only bytes)": 1,
+    }
     assert loading.size_bytes == packed.size_bytes
     loading.check_all_used()
 

@@ -93,7 +93,7 @@ class TensorSource:
         return Dense(out_features=out_features, in_features=in_features, data=data)
 
     def _pack(self, weight: Weight, modules: list[str], op: str) -> PackedWeight:
-        refusals = []
+        refusals: list[str] = []
         for kernel in self._kernels:
             answer = kernel.supports(op, weight, self._device.type)
             if answer:
