@@ -49,16 +49,35 @@ def tiny_folder(tmp_path_factory):
     return folder
 
 
+@pytest.fixture(scope="session")
+def tiny_windowed_folder(tmp_path_factory):
+    """Gemma 3, 4 layers: three that see 11 tokens back, one that sees all; other positions for each kind."""
+    import torch
+    from transformers import Gemma3ForCausalLM, Gemma3TextConfig
+
+    folder = tmp_path_factory.mktemp("tiny-gemma3")
+    vocab_size = write_tokenizer(folder, 320)
+    torch.manual_seed(8)
+    config = Gemma3TextConfig(
+        vocab_size=vocab_size, hidden_size=32, intermediate_size=64, num_hidden_layers=4, num_attention_heads=4,
+        num_key_value_heads=2, head_dim=8, query_pre_attn_scalar=8, max_position_embeddings=256, sliding_window=12,
+        layer_types=["sliding_attention"] * 3 + ["full_attention"], bos_token_id=0, eos_token_id=[1, 5],
+        initializer_range=0.3,
+    )  # fmt: skip
+    Gemma3ForCausalLM(config).float().save_pretrained(folder)
+    return folder
+
+
 @pytest.fixture
 def tiny_llm(tiny_folder):
-    """A factory of engines on the tiny model; each is shut down after the test."""
+    """A factory of engines on the tiny Llama, or on `model`; each is shut down after the test."""
     from modulm import LLM
 
     made = []
 
     def make(**options):
-        options = {"num_kv_blocks": 200, "max_num_seqs": 16, **options}
-        made.append(LLM(model=str(tiny_folder), **options))
+        options = {"model": str(tiny_folder), "num_kv_blocks": 200, "max_num_seqs": 16, **options}
+        made.append(LLM(**options))
         return made[-1]
 
     yield make

@@ -28,9 +28,17 @@ def _ids(output):
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_outputs_equal_those_of_a_run_alone(tiny_llm, seed):
+@pytest.mark.parametrize("model", ["tiny_folder", "tiny_windowed_folder"])
+def test_outputs_equal_those_of_a_run_alone(tiny_llm, model, seed, request):
     rng = random.Random(seed)
-    options = {"max_model_len": 128, "block_size": 4, "num_kv_blocks": rng.choice([40, 60]), "max_num_seqs": 6}
+    model = str(request.getfixturevalue(model))
+    options = {
+        "model": model,
+        "max_model_len": 128,
+        "block_size": 4,
+        "num_kv_blocks": rng.choice([90, 130]) if "gemma" in model else rng.choice([40, 60]),
+        "max_num_seqs": 6,
+    }
     llm = tiny_llm(
         **options,
         max_num_batched_tokens=rng.choice([9, 40]),
@@ -57,6 +65,6 @@ def test_outputs_equal_those_of_a_run_alone(tiny_llm, seed):
     assert set(ended) == set(sent)
     llm.generate({"prompt_token_ids": [5]}, SamplingParams(max_tokens=1))  # lets the last blocks go
     assert llm.stats().scheduler.kv_cache_usage == 0.0
-    alone = tiny_llm(max_model_len=128, enable_prefix_caching=False)
+    alone = tiny_llm(model=model, max_model_len=128, num_kv_blocks=600, enable_prefix_caching=False)
     for label in sorted(set(sent) - aborted):
         assert _ids(ended[label]) == _ids(alone.generate(*sent[label])[0]), label
