@@ -20,7 +20,6 @@ from setup_env import constraints
 from workspace import ROOT, Package, expected_import, packages, requirement_name
 
 LINKED = ("torch",)
-TEST_TOOLS = ("pytest", "hypothesis")
 
 
 def run(command: Sequence[str | Path], where: Path) -> None:
@@ -73,11 +72,11 @@ def declared(package: Package, ours: dict[str, Package]) -> list[Package]:
     return found
 
 
-def install_alone(wheels: Sequence[Path], python: Path) -> None:
-    """Install the wheels with what they declare, and the test tools, from the user's index."""
+def install_alone(wheels: Sequence[Path], tests_need: list[str], python: Path) -> None:
+    """Install the wheels with what they declare, and what the tests need, from the user's index."""
     limits = ["--constraint", str(constraints(Path(sys.prefix)))]
     pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", "--disable-pip-version-check"]
-    run([*pip, *limits, *wheels, *TEST_TOOLS], ROOT)
+    run([*pip, *limits, *wheels, *tests_need], ROOT)
 
 
 def unasked(python: Path, allowed: set[str]) -> list[str]:
@@ -95,7 +94,8 @@ def check(package: Package, wheels: dict[str, Path], tiers: list[str]) -> None:
         folder = Path(name)
         python = fresh_environment(folder / "env")
         ours = {one.distribution: one for one in packages()}
-        install_alone([wheels[one.folder] for one in declared(package, ours)], python)
+        chosen = [wheels[one.folder] for one in declared(package, ours)]
+        install_alone(chosen, package.test_requirements, python)
         extra = unasked(python, {package.distribution, "modulm-core"})
         if extra:
             sys.exit(f"{package.distribution} brings {extra}, which it must not depend on.")

@@ -76,7 +76,7 @@ def stale_members(lock: dict[str, Any], asked: dict[str, list[str]]) -> list[str
 
 def _asked(root: Path) -> dict[str, list[str]]:
     workspace = tomllib.loads((root / "pyproject.toml").read_text())
-    asked = {package.distribution: package.requirements for package in packages(root)}
+    asked = {package.distribution: package.requirements + package.test_requirements for package in packages(root)}
     asked[workspace["project"]["name"]] = [r for group in workspace["dependency-groups"].values() for r in group]
     return asked
 

@@ -108,7 +108,8 @@ def install(venv: Path) -> None:
     print("[3/4] installing what uv.lock names (torch is the large one)", flush=True)
     limits = ["--constraint", str(constraints(venv))]
     ours = {package.distribution for package in packages()}
-    needed = [line for package in packages() for line in package.requirements if requirement_name(line) not in ours]
+    lines = [line for package in packages() for line in package.requirements + package.test_requirements]
+    needed = [line for line in lines if requirement_name(line) not in ours]
     pip_install(venv, [*limits, *groups["dev"], *needed])
     pip_install(venv, [*limits, "--no-deps", *groups["weights"]])
     print("[4/4] installing the packages of this workspace, editable", flush=True)

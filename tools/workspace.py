@@ -50,6 +50,12 @@ class Package:
         return [*self.project.get("dependencies", []), *(line for extra in extras for line in extra)]
 
     @property
+    def test_requirements(self) -> list[str]:
+        """What its own tests need besides, as written: its dependency group `test`."""
+        lines: list[str] = self.pyproject.get("dependency-groups", {}).get("test", [])
+        return lines
+
+    @property
     def entry_points(self) -> dict[str, dict[str, str]]:
         """Group -> name -> `module:attribute`."""
         groups: dict[str, dict[str, str]] = self.project.get("entry-points", {})
