@@ -68,7 +68,9 @@ def run(suite: Suite, pytest_arguments: list[str]) -> None:
     command = [sys.executable, "-m", "pytest", str(suite.path.relative_to(ROOT)), *pytest_arguments]
     print(f"\n$ {' '.join(command[1:])}", flush=True)
     started = time.monotonic()
-    environment = {"MODULM_STRICT_PLUGINS": "1", **os.environ, "PYTHONUNBUFFERED": "1"}
+    # Threads that spin while they wait make torch crawl beside another busy process.
+    defaults = {"MODULM_STRICT_PLUGINS": "1", "OMP_WAIT_POLICY": "passive"}
+    environment = {**defaults, **os.environ, "PYTHONUNBUFFERED": "1"}
     with subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         output = []
