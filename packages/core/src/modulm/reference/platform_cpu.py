@@ -33,8 +33,8 @@ class CPUPlatform(Platform):
     kernels: ClassVar[tuple[str, ...]] = ("cpu", "torch")
 
     def __init__(self) -> None:
-        # torch's OpenMP reads this once, when torch is imported. Threads that spin while they wait made a step 100 times
-        # slower beside one other busy process on two cores (18 s a token instead of 0.15).
+        # torch's OpenMP reads this once, when torch is imported. Threads that spin while they wait made a step 100
+        # times slower beside one other busy process on two cores (18 s a token instead of 0.15).
         os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
     def device(self, index: int = 0) -> "torch.device":
