@@ -62,7 +62,7 @@ def make_venv(venv: Path) -> None:
 
 
 def _made_with_pip(venv: Path) -> bool:
-    made = [sys.executable, "-m", "venv", "--clear", venv]
+    made = [sys.executable, "-m", "venv", "--clear", str(venv)]
     return _has("ensurepip") and subprocess.run(made, capture_output=True).returncode == 0
 
 
