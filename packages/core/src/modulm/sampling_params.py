@@ -5,12 +5,22 @@ Checks that need a tokenizer or a model (ids inside the vocabulary, lengths) are
 
 import dataclasses
 import math
+import sys
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
 
 from modulm.errors import RequestError, did_you_mean
 
+_LARGEST_FLOAT = sys.float_info.max
+_SWITCHES = (
+    "ignore_eos",
+    "detokenize",
+    "skip_special_tokens",
+    "spaces_between_special_tokens",
+    "include_stop_str_in_output",
+)
 GREEDY_TEMPERATURE = 1e-5
 """Temperatures below this are greedy: dividing by them would overflow (vLLM's `_SAMPLING_EPS`)."""
 
@@ -24,7 +34,7 @@ class RequestOutputKind(IntEnum):
 
 
 def _refuse(name: str, value: object, why: str) -> RequestError:
-    return RequestError(f"{name}={value!r} is refused: {why}.", parameter=name)
+    return RequestError(f"{name}={value!r:.200} is refused: {why}.", parameter=name)
 
 
 @dataclass(kw_only=True)
@@ -37,7 +47,7 @@ class SamplingParams:
         top_k: Keep the k likeliest tokens; 0 and -1 are off.
         top_p: Keep the smallest set whose probability reaches this, in (0, 1].
         min_p: Drop tokens below this fraction of the likeliest one's probability, in [0, 1].
-        seed: Makes the request's result independent of its batch.
+        seed: Makes the request's result independent of its batch; -1 is none (as in vLLM).
         repetition_penalty: Over 1 discourages tokens of prompt and output (CTRL paper), > 0.
         presence_penalty, frequency_penalty: OpenAI's, over the output only, in [-2, 2].
         stop: Strings that end the output; held back while they might be completed.
@@ -46,6 +56,8 @@ class SamplingParams:
         logprobs, prompt_logprobs: Number of alternatives to report per token; -1 means the whole vocabulary.
         max_tokens: None fills up to the model's limit.
         output_kind: Cumulative, delta or final only.
+
+    Numbers and lists may be numpy's or torch's; they are kept as Python's own.
     """
 
     n: int = 1
@@ -87,18 +99,25 @@ class SamplingParams:
         return super().__new__(cls)
 
     def __post_init__(self) -> None:
-        self.stop = [self.stop] if isinstance(self.stop, str) else list(self.stop or [])
-        self.stop_token_ids = list(self.stop_token_ids or [])
-        self.bad_words = list(self.bad_words or [])
+        for name in self.__dataclass_fields__:
+            setattr(self, name, _plain(getattr(self, name)))
+        self.stop = _listed("stop", self.stop)
+        self.bad_words = _listed("bad_words", self.bad_words)
+        self.stop_token_ids = _listed("stop_token_ids", self.stop_token_ids)
+        if self.allowed_token_ids is not None:
+            self.allowed_token_ids = _listed("allowed_token_ids", self.allowed_token_ids)
         if self.logit_bias is not None:
-            self.logit_bias = _int_keys(self.logit_bias)
+            self.logit_bias = _biases(self.logit_bias)
         self._check_numbers()
         self._check_counts()
         self._check_lists()
+        self._check_kinds()
         if 0 <= self.temperature < GREEDY_TEMPERATURE:
             self.temperature = 0.0
         if self.top_k == -1:
             self.top_k = 0
+        if self.seed == -1:
+            self.seed = None
 
     @property
     def is_greedy(self) -> bool:
@@ -116,11 +135,13 @@ class SamplingParams:
         ]
         for name, low, high, why in checks:
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+            if isinstance(value, bool) or not isinstance(value, (int, float)):
                 raise _refuse(name, value, why)
             exclusive = name in ("top_p", "repetition_penalty") and value <= 0
-            if exclusive or not low <= value <= high:
+            # Whole numbers may be too large for a float, so they are compared first.
+            if exclusive or not low <= value <= min(high, _LARGEST_FLOAT):
                 raise _refuse(name, value, why)
+            setattr(self, name, float(value))
 
     def _check_counts(self) -> None:
         lowest = {"n": 1, "top_k": -1, "min_tokens": 0, "max_tokens": 1, "logprobs": -1, "prompt_logprobs": -1}
@@ -132,6 +153,8 @@ class SamplingParams:
                 continue
             if isinstance(value, bool) or not isinstance(value, int) or value < low:
                 raise _refuse(name, value, f"it must be a whole number of at least {low}")
+            if name != "seed" and value >= 2**63:
+                raise _refuse(name, value, "it must be below 2**63")
         if self.seed is not None and self.seed >= 2**64:
             raise _refuse("seed", self.seed, "it must fit in 64 bits")
         if self.truncate_prompt_tokens == 0:
@@ -142,7 +165,7 @@ class SamplingParams:
             raise _refuse("n", self.n, "greedy sampling (temperature 0) gives the same text each time; set temperature")
 
     def _check_lists(self) -> None:
-        assert isinstance(self.stop, list) and self.stop_token_ids is not None and self.bad_words is not None
+        assert self.stop is not None and self.bad_words is not None
         for name, values in (("stop", self.stop), ("bad_words", self.bad_words)):
             if any(not isinstance(text, str) or not text for text in values):
                 raise _refuse(name, values, "each entry must be a string that is not empty")
@@ -156,13 +179,48 @@ class SamplingParams:
         if any(not math.isfinite(bias) for bias in (self.logit_bias or {}).values()):
             raise _refuse("logit_bias", self.logit_bias, "each bias must be a finite number")
 
+    def _check_kinds(self) -> None:
+        for name in _SWITCHES:
+            if not isinstance(getattr(self, name), bool):
+                raise _refuse(name, getattr(self, name), "it must be True or False")
+        if self.extra_args is not None and not isinstance(self.extra_args, dict):
+            raise _refuse("extra_args", self.extra_args, "it must be a dict, or None")
+        try:
+            self.output_kind = RequestOutputKind(self.output_kind)
+        except ValueError as error:
+            there = ", ".join(str(kind) for kind in RequestOutputKind.__members__)
+            raise _refuse("output_kind", self.output_kind, f"it must be a RequestOutputKind: {there}") from error
+
     def clone(self, **changes: Any) -> "SamplingParams":
         """Return a copy with `changes` applied and checked."""
         return dataclasses.replace(self, **changes)
 
 
-def _int_keys(logit_bias: dict[Any, Any]) -> dict[int, float]:
+def _plain(value: Any) -> Any:
+    """Return Python's own number or list for one of numpy or torch."""
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
+def _listed(name: str, value: Any) -> list[Any]:
+    """Return what may be one string, or anything to iterate over, or None, as a list."""
+    if value is None:
+        return []
+    if isinstance(value, str):
+        return [value]
+    if not isinstance(value, Iterable) or isinstance(value, bytes | Mapping):
+        raise _refuse(name, value, "it must be a list")
+    return [_plain(item) for item in value]
+
+
+def _biases(logit_bias: Any) -> dict[int, float]:
+    why = "it must map token ids to numbers"
+    if not isinstance(logit_bias, Mapping):
+        raise _refuse("logit_bias", logit_bias, why)
     try:
-        return {int(token): float(bias) for token, bias in logit_bias.items()}
-    except (TypeError, ValueError) as error:
-        raise _refuse("logit_bias", logit_bias, "it must map token ids to numbers") from error
+        biases = {int(token): float(bias) for token, bias in logit_bias.items()}
+    except (TypeError, ValueError, OverflowError) as error:
+        raise _refuse("logit_bias", logit_bias, why) from error
+    # JSON's keys are strings; a number that is not whole would be another token's.
+    if any(isinstance(token, bool) or (not isinstance(token, str) and token != int(token)) for token in logit_bias):
+        raise _refuse("logit_bias", logit_bias, why)
+    return biases
