@@ -95,6 +95,10 @@ class MinTokens(_ByRow[tuple[int, list[int]]]):
         return logits
 
 
+_LARGEST_BIAS = 1e38
+"""Beyond it the sum might not fit in float32; it decides between any two logits as it is."""
+
+
 class LogitBias(_ByRow[dict[int, float]]):
     """Adds a request's biases to its logits."""
 
@@ -111,7 +115,8 @@ class LogitBias(_ByRow[dict[int, float]]):
             vocab_size = logits.shape[-1]
             self._at = _places({row: list(bias) for row, bias in self._by_row.items()}, vocab_size, self._device)
             values = [b for bias in self._by_row.values() for i, b in bias.items() if 0 <= i < vocab_size]
-            self._values = torch.tensor(values, dtype=torch.float32, device=self._device)
+            limited = np.clip(values, -_LARGEST_BIAS, _LARGEST_BIAS)
+            self._values = torch.tensor(limited, dtype=torch.float32, device=self._device)
             self._changed = False
         logits[self._at] += self._values
         return logits

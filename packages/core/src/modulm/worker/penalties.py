@@ -11,6 +11,8 @@ import torch
 
 from modulm.worker.token_counts import TokenCounts
 
+_FLOAT32 = np.finfo(np.float32)
+
 
 class Penalties:
     """Those rows of a batch that penalise, with their factors as tensors.
@@ -25,7 +27,10 @@ class Penalties:
         self._at = np.asarray(at, dtype=np.int64)
         self._counts = counts
         names = ("repetition_penalty", "frequency_penalty", "presence_penalty")
-        self._factors = np.stack([parameters[name] for name in names]).astype(np.float32)
+        factors = np.stack([parameters[name] for name in names])
+        # A repetition penalty of 0 or infinity would make NaN of a forbidden token's -inf, or of a logit of 0.
+        factors[0] = factors[0].clip(_FLOAT32.tiny, _FLOAT32.max)
+        self._factors = factors.astype(np.float32)
 
     def apply(self, logits: torch.Tensor) -> None:
         """Change logits, float32 [n, vocab_size], in place."""
@@ -39,4 +44,5 @@ class Penalties:
         values = torch.where(values > 0, values / repetition, values * repetition)
         values -= frequency * occurred
         values -= presence * (occurred > 0)
+        values.clamp_(max=float(_FLOAT32.max))
         logits[rows, ids] = values

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 _WIDTHS = (64, 512)
+_LARGEST = np.finfo(np.float32).max
 
 
 class _Rows(NamedTuple):
@@ -49,7 +50,8 @@ class Draw:
         self._device = device
         top_k, top_p = parameters["top_k"], parameters["top_p"]
         has_k, has_p = (top_k > 0) & (top_k < vocab_size), top_p < 1
-        self._temperature = self._column(parameters["temperature"].astype(np.float32))
+        # Infinity would make NaN of a forbidden token's -inf.
+        self._temperature = self._column(parameters["temperature"].clip(max=_LARGEST).astype(np.float32))
         self._top_k = self._column(np.where(has_k, top_k, vocab_size))
         self._top_p = self._column(top_p)
         self._only_p = self._column(has_p & ~has_k)
