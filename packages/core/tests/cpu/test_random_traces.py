@@ -39,10 +39,11 @@ def test_outputs_equal_those_of_a_run_alone(tiny_llm, model, seed, request):
         "num_kv_blocks": rng.choice([90, 130]) if "gemma" in model else rng.choice([40, 60]),
         "max_num_seqs": 6,
     }
+    policy = rng.choice(["fcfs", "priority"])
     llm = tiny_llm(
         **options,
         max_num_batched_tokens=rng.choice([9, 40]),
-        scheduling_policy=rng.choice(["fcfs", "priority"]),
+        scheduling_policy=policy,
         enable_prefix_caching=rng.random() < 0.7,
     )
     frontend = llm._frontend
@@ -50,7 +51,8 @@ def test_outputs_equal_those_of_a_run_alone(tiny_llm, model, seed, request):
     for step in range(400):
         if step < 60 and rng.random() < 0.4:
             prompt, params = _request(rng)
-            sent[frontend.submit(prompt, params, priority=rng.randrange(3))] = (prompt, params)
+            priority = rng.randrange(3) if policy == "priority" else 0
+            sent[frontend.submit(prompt, params, priority=priority)] = (prompt, params)
         if sent and rng.random() < 0.04:
             label = rng.choice(sorted(sent))
             if label not in ended:

@@ -8,6 +8,7 @@ import itertools
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 
@@ -25,11 +26,19 @@ MAX_COMPLETIONS = 16_384
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What bounds one request: longest sequence, number of ids, and log-probabilities per token (-1: any number)."""
+    """What bounds one request.
+
+    Attributes:
+        max_model_len: Longest sequence.
+        vocab_size: Number of ids.
+        max_logprobs: Log-probabilities per token; -1 is any number.
+        has_priorities: Whether the engine goes by them.
+    """
 
     max_model_len: int
     vocab_size: int
     max_logprobs: int
+    has_priorities: bool
 
     @classmethod
     def of(cls, config: EngineConfig, model_config: ModelConfig) -> "Limits":
@@ -38,6 +47,7 @@ class Limits:
             max_model_len=model_config.max_model_len,
             vocab_size=model_config.vocab_size,
             max_logprobs=config.max_logprobs,
+            has_priorities=config.scheduling_policy == "priority",
         )
 
 
@@ -63,6 +73,7 @@ class Admission:
         """Return one request per completion, `params.n` of them. Raises `RequestError`."""
         limits, number = self._limits, next(self._counter)
         self._check_params(params)
+        check_priority(priority, limits)
         token_ids = truncated(prompt.token_ids, params, limits)
         check_prompt(token_ids, limits)
         stop_token_ids = dict.fromkeys([*(params.stop_token_ids or []), *self._eos_unless_ignored(params)])
@@ -119,6 +130,21 @@ def check_ids(parameter: str, token_ids: Iterable[int], limits: Limits) -> None:
                 "Use ids of this model's tokenizer.",
                 parameter=parameter,
             )
+
+
+def check_priority(priority: Any, limits: Limits) -> None:
+    """Refuse what cannot be put in order, and any wish that a first-come engine would not honour (as vLLM does)."""
+    if isinstance(priority, bool) or not isinstance(priority, int) or not -(2**63) <= priority < 2**63:
+        raise RequestError(
+            f"priority={priority!r} is refused: it must be a whole number of at most 64 bits. Smaller is served first.",
+            parameter="priority",
+        )
+    if priority and not limits.has_priorities:
+        raise RequestError(
+            f"priority={priority!r} is refused: this engine serves first come, first served. "
+            "Start with scheduling_policy='priority', or leave it out.",
+            parameter="priority",
+        )
 
 
 def check_num_logprobs(parameter: str, asked: int | None, limits: Limits) -> None:

@@ -139,9 +139,21 @@ def test_several_completions_differ_in_id_and_seed_only(submit):
     assert len({first.request_id, second.request_id, third.request_id, "client"}) == 4
     assert first.fanout_salt == second.fanout_salt == third.fanout_salt is not None
     assert [r.params.prompt_logprobs for r in (first, second, third)] == [1, None, None]
-    single = submit([9], priority=3)[-1]
+    single = submit([9], priority=3, options={"scheduling_policy": "priority"})[-1]
     assert single.fanout_salt is None and single.seed is None and single.priority == 3
     assert "16,384" in refused(submit, [9], SamplingParams(n=10**9))
+
+
+def test_priorities_that_cannot_be_honoured_are_refused(submit):
+    """They were passed over in silence, or broke the engine's queue."""
+    by_priority = {"scheduling_policy": "priority"}
+    assert submit([9], priority=0)[-1].priority == 0
+    assert submit([9], priority=-(2**63), options=by_priority)[-1].priority == -(2**63)
+    with pytest.raises(RequestError, match="priority=1 .*scheduling_policy='priority'"):
+        submit([9], priority=1)
+    for bad in ("a", None, 1.5, True, 2**63):
+        with pytest.raises(RequestError, match="whole number of at most 64 bits"):
+            submit([9], priority=bad, options=by_priority)
 
 
 def test_ids_of_ours_are_unique(make_frontend, engine):

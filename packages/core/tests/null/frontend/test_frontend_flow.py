@@ -286,7 +286,7 @@ def test_nothing_stays_behind_when_submitting_fails(make_frontend, engine, monke
 
 
 def test_chat(make_frontend, engine, bpe):
-    frontend = make_frontend()
+    frontend = make_frontend(scheduling_policy="priority")
     label = frontend.chat([{"role": "user", "content": "the dog"}], greedy(), request_id="c", priority=2)
     text = "<|im_start|>user\nthe dog<|im_end|>\n"
     assert label == "c" and engine.submitted[-1].prompt_token_ids == bpe.encode(text, False)
