@@ -6,6 +6,7 @@ Choices with several candidates are made in `resolve.py`; nothing here opens a f
 import difflib
 import math
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -132,6 +133,38 @@ def _whole(name: str, value: object, least: float) -> None:
         raise ConfigError(f"{name}={value!r} is refused: it must be a whole number{bound}.")
 
 
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+_COUNTS = (
+    *("hidden_size", "intermediate_size", "moe_intermediate_size", "num_attention_heads", "num_key_value_heads"),
+    *("num_hidden_layers", "num_experts_per_tok", "head_dim", "vocab_size", "max_position_embeddings"),
+    *("sliding_window", "sliding_window_pattern", "decoder_sparse_step", "no_rope_layer_interval"),
+)
+_NUMBERS = (
+    *("rms_norm_eps", "rope_theta", "rope_local_base_freq", "partial_rotary_factor", "query_pre_attn_scalar"),
+    *("attention_multiplier", "embedding_multiplier", "residual_multiplier", "logits_scaling"),
+    *("attn_logit_softcapping", "final_logit_softcapping"),
+)
+_SWITCHES = ("tie_word_embeddings", "attention_bias", "mlp_bias", "use_sliding_window", "norm_topk_prob")
+_KEYS: tuple[tuple[tuple[str, ...], Callable[[Any], bool], str], ...] = (
+    (_COUNTS, lambda value: _is_whole(value) and value >= 1, "it must be a whole number of at least 1"),
+    (
+        ("num_experts", "num_local_experts", "max_window_layers"),
+        lambda value: _is_whole(value) and value >= 0,
+        "it must be a whole number of at least 0",
+    ),
+    (
+        _NUMBERS,
+        lambda value: (isinstance(value, float) or _is_whole(value)) and value >= 0,
+        "it must be a number of at least 0",
+    ),
+    (_SWITCHES, lambda value: isinstance(value, bool), "it must be true or false"),
+)
+"""Keys of config.json that models read as they are, what they must be, and the words for it."""
+
+
 @dataclass(kw_only=True)
 class ModelConfig:
     """The model as its checkpoint declares it: config.json's contents with a few checked readings.
@@ -142,6 +175,8 @@ class ModelConfig:
         architectures: Names to look up in the model registry, in order.
         dtype: What the engine computes in: "float32", "bfloat16" or "float16".
         max_model_len: Longest sequence the engine will run.
+
+    Raises `CheckpointError` on a key whose value is of the wrong kind: read otherwise it would change the answers.
     """
 
     name: str
@@ -149,6 +184,13 @@ class ModelConfig:
     architectures: list[str]
     dtype: str = "float32"
     max_model_len: int = 0
+
+    def __post_init__(self) -> None:
+        for keys, is_right, why in _KEYS:
+            for key in keys:
+                value = self.hf.get(key)
+                if value is not None and not is_right(value):
+                    raise CheckpointError(f"{key}={value!r} in the config of model {self.name!r} is refused: {why}.")
 
     def get(self, key: str, default: Any = None) -> Any:
         """Return a key of config.json; null counts as missing."""

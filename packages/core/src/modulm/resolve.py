@@ -169,7 +169,10 @@ def _scheme(
     config: EngineConfig, checkpoint: Checkpoint, hf: dict[str, Any], platform: Platform
 ) -> tuple[QuantizationScheme | None, Choice | None]:
     """By what the checkpoint declares, never by shape: `quant_method`, else the file format's own scheme."""
-    declared = (hf.get("quantization_config") or {}).get("quant_method")
+    stored = hf.get("quantization_config") or {}
+    if not isinstance(stored, dict):
+        raise CheckpointError(f"quantization_config={stored!r} of model {config.model!r} is refused: it is no object.")
+    declared = stored.get("quant_method")
     if declared is None and checkpoint.format in registry("modulm.quantization"):
         declared = checkpoint.format
     asked = config.quantization
