@@ -1,0 +1,16 @@
+// One `bind_*` per family; `bindings.cpp` joins them. Bindings check shapes, dtypes and contiguity of every array and
+// refuse with std::invalid_argument (ValueError in Python); kernels trust them.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include "pool.hpp"
+
+namespace modulm {
+
+// The process's pool, made on first use with as many threads as `set_num_threads` said, or the cores allowed.
+Pool& pool();
+
+void bind_elementwise(nanobind::module_& m);
+
+}  // namespace modulm
