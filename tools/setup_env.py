@@ -45,20 +45,41 @@ def only_one(lock: Path) -> Iterator[None]:
 
 def make_venv(venv: Path) -> None:
     """Create `venv` with pip in it, also where this Python came without ensurepip, as Debian's does."""
-    if importlib.util.find_spec("ensurepip"):
-        made = subprocess.run([sys.executable, "-m", "venv", "--clear", venv], capture_output=True, text=True)
-        if made.returncode == 0:
-            return
+    if _made_with_pip(venv):
+        return
     subprocess.run([sys.executable, "-m", "venv", "--clear", "--without-pip", venv], check=True)
-    if importlib.util.find_spec("pip"):
+    if _has("pip"):
         pip = [sys.executable, "-m", "pip", "--python", str(venv / "bin/python"), "install", "--quiet", "pip"]
         if subprocess.run(pip).returncode == 0:
             return
     shutil.rmtree(venv)
+    if _debian_venv() and _made_with_pip(venv):
+        return
     sys.exit(
         f"A virtual environment with pip is asked for and {sys.executable} cannot make one: it has neither a working "
         "ensurepip nor pip. Install one of them, on Debian with: apt-get install python3-venv"
     )
+
+
+def _made_with_pip(venv: Path) -> bool:
+    made = [sys.executable, "-m", "venv", "--clear", str(venv)]
+    return _has("ensurepip") and subprocess.run(made, capture_output=True).returncode == 0
+
+
+def _has(module: str) -> bool:
+    importlib.invalidate_caches()
+    return importlib.util.find_spec(module) is not None
+
+
+def _debian_venv() -> bool:
+    """Debian keeps ensurepip in a package of its own: install it for Debian's own Python, where we may."""
+    apt = shutil.which("apt-get")
+    if apt is None or os.geteuid() != 0 or Path(sys.executable).resolve().parent != Path("/usr/bin"):
+        return False
+    print("      Debian's Python lacks ensurepip: installing python3-venv with apt-get", flush=True)
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    steps = [[apt, "update", "-qq"], [apt, "install", "-y", "-qq", "--no-install-recommends", "python3-venv"]]
+    return all(subprocess.run(step, env=environment, stdout=subprocess.DEVNULL).returncode == 0 for step in steps)
 
 
 def usable(venv: Path) -> bool:

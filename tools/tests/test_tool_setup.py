@@ -49,6 +49,7 @@ def test_digest_follows_every_file_that_decides(workspace_root):
 
 def test_without_pip_and_ensurepip_it_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setattr(setup_env.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(setup_env.shutil, "which", lambda name: None)  # not Debian
     with pytest.raises(SystemExit, match="apt-get install python3-venv"):
         setup_env.make_venv(tmp_path / "venv")
     assert not (tmp_path / "venv").exists()

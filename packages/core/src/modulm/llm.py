@@ -1,13 +1,15 @@
-"""`LLM`: the offline door, with vLLM's shape. Everything runs in the calling process and thread.
+"""`LLM`: the offline door, with vLLM's shape. Everything runs in the calling process, and in whichever thread waits.
 
 Knows prompts and outputs; the work is done behind `launch.py`.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from numbers import Integral
 from typing import Any
 
 from modulm.config import EngineConfig, ModelConfig
-from modulm.errors import RequestError
+from modulm.errors import EngineError, RequestError
+from modulm.frontend.mailboxes import Mailboxes
 from modulm.interfaces.support import Rejected, Support
 from modulm.launch import Launched, Progress, launch
 from modulm.outputs import RequestOutput
@@ -19,7 +21,7 @@ Messages = Sequence[dict[str, Any]]
 
 
 class LLM:
-    """A model loaded for offline use.
+    """A model loaded for offline use. Calls may overlap: streams side by side, from one thread or several.
 
     Args:
         model: Folder, `.gguf` file, hub id, or `package://PACKAGE/FILE`.
@@ -41,6 +43,8 @@ class LLM:
         self.config = config
         self._launched: Launched = launch(config, progress)
         self._frontend = self._launched.frontend
+        self._mailboxes = Mailboxes(self._frontend)
+        self._is_shut_down = False
 
     @property
     def model_config(self) -> ModelConfig:
@@ -69,9 +73,7 @@ class LLM:
         Raises `RequestError` when any of them is refused; none has run then. A request that fails later ends with
         `error` set, and the others go on.
         """
-        batch = [prompts] if _is_single(prompts) else list(prompts)
-        keys = self._submit_all(batch, sampling_params, priority, lora_request)
-        return self._collect(keys, use_tqdm)
+        return self._run(_batch(prompts), sampling_params, priority, lora_request, use_tqdm)
 
     def chat(
         self,
@@ -80,27 +82,25 @@ class LLM:
         *,
         use_tqdm: bool = False,
         lora_request: Adapter | None = None,
+        priority: Sequence[int] | None = None,
         **template_options: Any,
     ) -> list[RequestOutput]:
         """Answer one conversation, or several; `template_options` (tools, documents ...) go to the template."""
-        conversations = [messages] if messages and isinstance(messages[0], dict) else list(messages)
-        prompts = [self._frontend.render(conversation, **template_options) for conversation in conversations]
-        return self._collect(self._submit_all(prompts, sampling_params, None, lora_request), use_tqdm)
+        prompts = [self._frontend.render(each, **template_options) for each in _conversations(messages)]
+        return self._run(prompts, sampling_params, priority, lora_request, use_tqdm)
 
     def stream(self, prompt: Any, sampling_params: SamplingParams | None = None) -> Iterator[RequestOutput]:
         """Yield the new part of one prompt's completions as it comes; closing the iterator aborts the request."""
-        params = (sampling_params or self.get_default_sampling_params()).clone(output_kind=RequestOutputKind.DELTA)
-        key = self._frontend.submit(prompt, params)
+        (params,) = self._params(sampling_params, 1)
+        label = self._open(prompt, params.clone(output_kind=RequestOutputKind.DELTA))
         finished = False
         try:
             while not finished:
-                for output in self._frontend.poll():
-                    if output.request_id == key:
-                        finished = output.finished
-                        yield output
+                for output in self._mailboxes.wait([label]):
+                    finished = output.finished
+                    yield output
         finally:
-            if not finished:
-                self._frontend.abort(key)
+            self._mailboxes.close(label)
 
     def stream_chat(
         self, messages: Messages, sampling_params: SamplingParams | None = None, **template_options: Any
@@ -125,42 +125,71 @@ class LLM:
         return self._frontend.stats()
 
     def shutdown(self) -> None:
-        """Free the model; the object cannot be used afterwards."""
+        """Free the model; the object cannot be used afterwards. Streams that are open end with "abort"."""
+        self._is_shut_down = True
         self._frontend.shutdown()
 
-    def _submit_all(
+    def _run(
         self,
         prompts: list[Any],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None,
         priority: Sequence[int] | None,
         adapter: Adapter | None,
-    ) -> list[str]:
-        params = _per_prompt("sampling_params", sampling_params or self.get_default_sampling_params(), len(prompts))
-        priorities = _per_prompt("priority", priority or 0, len(prompts))
-        keys: list[str] = []
+        use_tqdm: bool,
+    ) -> list[RequestOutput]:
+        """Submit all and wait for all. However this is left, none of them stays behind in the engine."""
+        params = self._params(sampling_params, len(prompts))
+        priorities = _per_prompt("priority", 0 if priority is None else priority, len(prompts))
+        if adapter is not None:
+            raise RequestError(
+                f"lora_request={adapter!r} is refused: this engine serves no adapters. Leave it out, or merge the "
+                "adapter into the model.",
+                parameter="lora_request",
+            )
+        labels: list[str] = []
         try:
             for prompt, one, level in zip(prompts, params, priorities, strict=True):
-                final = one.clone(output_kind=RequestOutputKind.FINAL_ONLY)
-                keys.append(self._frontend.submit(prompt, final, priority=level, adapter=adapter))
-        except RequestError as error:
-            for key in keys:
-                self._frontend.abort(key)
-            raise RequestError(f"Prompt {len(keys)}: {error}", parameter=error.parameter) from error
-        return keys
+                labels.append(self._open_numbered(len(labels), prompt, one, level))
+            return self._collect(labels, use_tqdm)
+        finally:
+            for label in labels:
+                self._mailboxes.close(label)
 
-    def _collect(self, keys: list[str], use_tqdm: bool) -> list[RequestOutput]:
+    def _open_numbered(self, number: int, prompt: Any, params: SamplingParams, priority: int) -> str:
+        try:
+            return self._open(prompt, params.clone(output_kind=RequestOutputKind.FINAL_ONLY), priority=priority)
+        except RequestError as error:
+            raise RequestError(f"Prompt {number}: {error}", parameter=error.parameter) from error
+
+    def _open(self, prompt: Any, params: SamplingParams, **options: Any) -> str:
+        if self._is_shut_down:
+            raise EngineError("This LLM has been shut down and its model is gone: it takes no prompts. Make a new LLM.")
+        return self._mailboxes.open(prompt, params, **options)
+
+    def _collect(self, labels: list[str], use_tqdm: bool) -> list[RequestOutput]:
         outputs: dict[str, RequestOutput] = {}
-        wanted = set(keys)
-        bar = _progress_bar(len(keys)) if use_tqdm else None
-        while len(outputs) < len(keys):
-            for output in self._frontend.poll():
-                if output.finished and output.request_id in wanted:
-                    outputs[output.request_id] = output
-                    if bar is not None:
-                        bar.update()
+        missing = dict.fromkeys(labels)
+        bar = _progress_bar(len(labels)) if use_tqdm else None
+        while missing:
+            for output in self._mailboxes.wait(missing):
+                outputs[output.request_id] = output
+                del missing[output.request_id]
+                if bar is not None:
+                    bar.update()
         if bar is not None:
             bar.close()
-        return [outputs[key] for key in keys]
+        return [outputs[label] for label in labels]
+
+    def _params(self, asked: Any, count: int) -> list[SamplingParams]:
+        params = _per_prompt("sampling_params", self.get_default_sampling_params() if asked is None else asked, count)
+        for one in params:
+            if not isinstance(one, SamplingParams):
+                raise RequestError(
+                    f"sampling_params={asked!r} is refused: a {type(one).__name__} is no SamplingParams. "
+                    "Give one SamplingParams for all prompts, or a list with one for each.",
+                    parameter="sampling_params",
+                )
+        return params
 
 
 def _answer(name: str, answer: Support) -> dict[str, Any]:
@@ -168,16 +197,39 @@ def _answer(name: str, answer: Support) -> dict[str, Any]:
     return {"name": name, "accepted": bool(answer), "reason": reason}
 
 
-def _is_single(prompts: Any) -> bool:
-    """A string, a prompt dict or one list of token ids is one prompt."""
-    return isinstance(prompts, str | dict) or (bool(prompts) and all(isinstance(item, int) for item in prompts))
+def _batch(prompts: Any) -> list[Any]:
+    """One prompt (a string, a prompt dict, a row of token ids) or any iterable of prompts -> a list of prompts."""
+    if isinstance(prompts, str | bytes | Mapping):
+        return [prompts]
+    if hasattr(prompts, "tolist"):  # numpy, torch
+        prompts = prompts.tolist()
+    if not isinstance(prompts, Iterable):
+        raise RequestError(
+            f"prompts={prompts!r} is refused: a {type(prompts).__name__} is neither a prompt nor a list of prompts. "
+            "Send strings, lists of token ids, {'prompt': text} or {'prompt_token_ids': ids}.",
+            parameter="prompt",
+        )
+    batch = list(prompts)
+    return [batch] if batch and all(isinstance(item, Integral) for item in batch) else batch
+
+
+def _conversations(messages: Any) -> list[Any]:
+    """One conversation or several. What is neither goes on as one, for the front end to say what is wrong with it."""
+    if not isinstance(messages, Iterable) or isinstance(messages, str | bytes | Mapping):
+        return [messages]
+    batch = list(messages)
+    several = all(isinstance(each, Sequence) and not isinstance(each, str | bytes) for each in batch)
+    return batch if several else [batch]
 
 
 def _per_prompt(name: str, value: Any, count: int) -> list[Any]:
-    if not isinstance(value, Sequence):
+    if not isinstance(value, Sequence) or isinstance(value, str):
         return [value] * count
     if len(value) != count:
-        raise RequestError(f"{name} has {len(value)} entries for {count} prompts. Give one, or as many as prompts.")
+        raise RequestError(
+            f"{name} has {len(value)} entries for {count} prompts. Give one for all, or as many as prompts.",
+            parameter=name,
+        )
     return list(value)
 
 

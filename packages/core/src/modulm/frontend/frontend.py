@@ -58,7 +58,8 @@ class Frontend:
             Limits.of(config, model_config), tokenizer, self.eos_token_ids, tuple(logits_processors)
         )
         self._labels = itertools.count()
-        self._lock = threading.Lock()
+        # A garbage collection may abort a stream while its own thread is in here.
+        self._lock = threading.RLock()
         self._live: dict[str, Reply] = {}
         """By the engine's request id."""
         self._aborted: list[Reply] = []
@@ -124,8 +125,8 @@ class Frontend:
     def abort(self, request_id: str) -> None:
         """End every request of this label; `poll` tells of it once more. Unknown labels are passed over."""
         with self._lock:
-            replies = {id(reply): reply for reply in self._live.values() if reply.label == request_id}.values()
-        for reply in replies:
+            replies = {id(reply): reply for reply in list(self._live.values()) if reply.label == request_id}
+        for reply in replies.values():
             request_ids = reply.live_ids()
             self._forget(request_ids)
             self._engine.abort(request_ids)

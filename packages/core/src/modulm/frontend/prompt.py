@@ -1,11 +1,12 @@
 """A prompt in any of the forms that clients may send -> its ids, and its text where there is one.
 
 Forms: a string, a list of ids, `{"prompt": text}` and `{"prompt_token_ids": ids}` (vLLM's TextPrompt and TokensPrompt).
-Lengths and limits are judged in `admit.py`.
+Ids may also come as a tuple, a range or a row of an array. Lengths and limits are judged in `admit.py`.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any
 
 from modulm.errors import RequestError, did_you_mean
@@ -27,7 +28,7 @@ def read_prompt(prompt: Any, tokenizer: Tokenizer) -> Prompt:
     """Return the prompt's ids, encoded with special tokens when it is text. Raises `RequestError`."""
     if isinstance(prompt, str):
         return Prompt(text=prompt, token_ids=tokenizer.encode(prompt))
-    if isinstance(prompt, list | tuple):
+    if isinstance(prompt, list | tuple | range) or hasattr(prompt, "tolist"):
         return Prompt(text=None, token_ids=_ids(prompt))
     if isinstance(prompt, Mapping):
         return _from_mapping(prompt, tokenizer)
@@ -54,9 +55,14 @@ def _from_mapping(prompt: Mapping[str, Any], tokenizer: Tokenizer) -> Prompt:
 
 
 def _ids(token_ids: Any) -> list[int]:
-    if not isinstance(token_ids, list | tuple) or any(type(token_id) is not int for token_id in token_ids):
-        raise _refuse("A prompt's ids are not a list of whole numbers.")
-    return list(token_ids)
+    if hasattr(token_ids, "tolist"):  # numpy, torch, array
+        token_ids = token_ids.tolist()
+    if not isinstance(token_ids, list | tuple | range):
+        raise _refuse(f"A prompt's ids are not a list of whole numbers, but a {type(token_ids).__name__}.")
+    for position, token_id in enumerate(token_ids):
+        if type(token_id) is not int and (isinstance(token_id, bool) or not isinstance(token_id, Integral)):
+            raise _refuse(f"A prompt's ids are not a list of whole numbers: at {position} there is {token_id!r:.80}.")
+    return [int(token_id) for token_id in token_ids]
 
 
 def _refuse(why: str) -> RequestError:
