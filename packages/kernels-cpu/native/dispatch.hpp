@@ -1,7 +1,8 @@
 // From a family of kernels to the one compiled for this processor.
 //
 // A family is a struct of function pointers. Its header says MODULM_FAMILY(Struct, instance); each file in `kernels/`
-// defines `extern const Struct instance` in its own namespace; callers ask `instance()`.
+// defines `extern const Struct instance` in its own namespace; callers ask `instance()`, tests `instance(isa)`, where
+// `can_run(isa)` must hold.
 #pragma once
 
 #include "features.hpp"
@@ -24,9 +25,10 @@
 #define MODULM_FAMILY(Struct, instance)               \
   namespace generic { extern const Struct instance; } \
   MODULM_WIDE(Struct, instance)                       \
-  inline const Struct& instance() {                   \
-    switch (isa()) {                                  \
+  inline const Struct& instance(Isa which) {          \
+    switch (which) {                                  \
       MODULM_WIDE_CASES(instance)                     \
       default: return generic::instance;              \
     }                                                 \
-  }
+  }                                                   \
+  inline const Struct& instance() { return instance(isa()); }

@@ -32,6 +32,14 @@ bool can_run(Isa isa) {
 #endif
 }
 
+Isa isa_named(const std::string& name) {
+  if (name.empty()) return isa();
+  for (Isa one : {Isa::generic, Isa::avx2, Isa::avx512, Isa::neon}) {
+    if (name == name_of(one) && can_run(one)) return one;
+  }
+  throw std::invalid_argument("Instruction set '" + name + "' cannot run here.");
+}
+
 Isa isa() {
   static const Isa chosen = [] {
     const Isa all[] = {Isa::avx512, Isa::avx2, Isa::neon, Isa::generic};

@@ -13,6 +13,10 @@ Isa isa();
 
 const char* name_of(Isa isa);
 
+// The instruction set of that name, for tests. Throws std::invalid_argument when it is unknown or cannot run here; an
+// empty name means `isa()`.
+Isa isa_named(const std::string& name);
+
 // Whether this build has kernels for `isa` and this processor runs them.
 bool can_run(Isa isa);
 
