@@ -7,7 +7,7 @@
 
 namespace modulm {
 
-// Python passes these numbers: see `_FLOATS` in packed_q4.py.
+// Python passes these numbers: see `float_number` in packed_dense.py.
 enum class Float : int { f32 = 0, f16 = 1, bf16 = 2 };
 
 inline constexpr int64_t bytes_of(Float type) { return type == Float::f32 ? 4 : 2; }

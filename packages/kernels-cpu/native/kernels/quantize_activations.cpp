@@ -66,7 +66,7 @@ void quantize_rows(const void* x, Float type, int64_t stride, int64_t begin, int
   for (int64_t row = begin; row < end; ++row) {
     for (int64_t g = 0; g < out.num_groups; ++g) {
       const int64_t first = g * out.group, left = size - first, count = left < out.group ? left : out.group;
-      const int64_t at = row * out.num_groups + g;
+      const int64_t at = out.at(row, g);
       const float* values = as_floats(x, type, row * stride + first, count, buffer);
       quantize_group(values, count, out.group, out.codes + at * out.group, out.scales + at, out.sums + at,
                      out.code_sums + at);
