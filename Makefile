@@ -14,7 +14,7 @@ help: ## Show this list
 
 setup: .venv/.stamp ## Make .venv with the versions of uv.lock; PYTHON=... chooses the interpreter
 
-.venv/.stamp: pyproject.toml uv.lock $(wildcard packages/*/pyproject.toml) tools/setup_env.py
+.venv/.stamp: pyproject.toml uv.lock $(wildcard packages/*/pyproject.toml packages/*/CMakeLists.txt packages/*/native/*.?pp packages/*/native/*/*.?pp) tools/setup_env.py
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Python 3.11 or later is asked for and " \
 	    "$(PYTHON) is " + sys.version.split()[0] + ". Install one and name it: make setup PYTHON=python3.11")'
 	@$(PYTHON) tools/setup_env.py

@@ -34,11 +34,12 @@ def run(command: Sequence[str | Path], where: Path) -> None:
 
 
 def build(package: Package, wheels: Path) -> Path:
-    """Build the package's wheel into `wheels`, with the hatchling that is installed here, and return it."""
+    """Build the package's wheel into `wheels`, with the back end that is installed here, and return it."""
     build_wheel = [sys.executable, "-m", "build", "--wheel", "--no-isolation"]
     run([*build_wheel, "--outdir", str(wheels), str(package.path)], package.path)
     stem = package.distribution.replace("-", "_")
-    return wheels / f"{stem}-{package.version}-py3-none-any.whl"
+    (wheel,) = wheels.glob(f"{stem}-{package.version}-*.whl")
+    return wheel
 
 
 def link_installed(name: str, site_packages: Path) -> None:

@@ -26,9 +26,13 @@ TOLD = ("Collecting ", "Processing ", "Downloading ", "Building ", "Installing "
 """How the lines of pip's output begin that are shown while it runs; the rest is in the log."""
 
 
+BUILD_TOOLS = ("uv", "hatchling", "editables", "scikit-build-core", "nanobind", "cmake", "ninja")
+
+
 def digest(root: Path) -> str:
     """Return a digest of all that decides what belongs in the environment."""
     files = [root / "pyproject.toml", root / "uv.lock", *sorted((root / "packages").glob("*/pyproject.toml"))]
+    files += sorted([*(root / "packages").glob("*/CMakeLists.txt"), *(root / "packages").glob("*/native/**/*.[ch]pp")])
     sums = hashlib.sha256(sys.version.encode())
     for file in [*files, Path(__file__)]:
         sums.update(file.read_bytes())
@@ -123,8 +127,8 @@ def constraints(venv: Path) -> Path:
 def install(venv: Path) -> None:
     """Fill `venv`: the tools that read the lock, then everything it names, then the workspace itself."""
     groups = tomllib.loads((ROOT / "pyproject.toml").read_text())["dependency-groups"]
-    pins = [f"{name}=={version}" for name in ("uv", "hatchling", "editables") for version in locked_versions()[name]]
-    print("[2/4] installing uv and hatchling", flush=True)
+    pins = [f"{name}=={version}" for name in BUILD_TOOLS for version in locked_versions()[name]]
+    print("[2/4] installing uv and what builds packages", flush=True)
     pip_install(venv, pins)
     print("[3/4] installing what uv.lock names (torch is the large one)", flush=True)
     limits = ["--constraint", str(constraints(venv))]

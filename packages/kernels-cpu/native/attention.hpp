@@ -1,0 +1,64 @@
+// Causal attention of a step's tokens over a paged cache.
+//
+// The cache of a layer is [num_blocks, 2, num_kv_heads, block_size * head_size]: for each block and head first the keys,
+// transposed ([head_size, block_size], so that one vector holds a number of several tokens), then the values
+// ([block_size, head_size]). `attention_plan.hpp` cuts a step into units; each is computed by one thread.
+#pragma once
+
+#include <cstdint>
+
+#include "dispatch.hpp"
+
+namespace modulm {
+
+enum class CacheType { float32, bfloat16, float16 };
+
+// One layer in one step. Pointers are to float32, token t's head h at [t * token_stride + h * head_stride].
+struct AttentionCall {
+  const float *query, *key, *value;
+  int64_t query_token_stride, query_head_stride;
+  int64_t key_token_stride, key_head_stride;
+  int64_t value_token_stride, value_head_stride;
+  float* out;  // [num_tokens, num_heads, head_size]; shares no memory with the others
+  void* cache;
+  CacheType cache_type;
+  int64_t num_heads, num_kv_heads, head_size, block_size;
+  float scale;
+  int32_t window;             // positions that a token sees, itself included; 0 for all
+  float soft_cap;             // 0 for none
+  const float* sinks;         // [num_heads] or null
+  const float* alibi_slopes;  // [num_heads] or null
+  const float *cos, *sin;     // [num_tokens, rope_width] or null: queries and keys are rotated already
+  int64_t rope_width;
+  const int64_t* slots;       // [num_tokens], where keys and values of the step go
+};
+
+// Queries of one sequence over a range of its positions, for one head of keys and all heads that share it. The positions
+// before `begin` and from `end` on are other units' share, or nobody sees them.
+struct AttentionUnit {
+  const int32_t* blocks;   // of the sequence
+  int32_t first_token;     // row of the first query in the step
+  int32_t num_tokens;
+  int32_t first_position;  // of the first query
+  int32_t begin, end;
+  int32_t split, num_splits;   // which part of the context this is, of how many
+  int64_t partial_row;     // where the results of split 0 begin, if there are several
+  int64_t tile;            // counts groups of splits
+};
+
+struct AttentionKernels {
+  // Floats of scratch memory that `attend` needs for so many rows (queries times heads that share keys).
+  int64_t (*scratch_size)(int64_t head_size, int64_t rows);
+  // Floats of a row that a split leaves: sum of weighted values, largest score, sum of weights.
+  int64_t (*partial_size)(int64_t head_size);
+  // Write keys and values of tokens begin .. end - 1 to the cache, rotated if `cos` is there.
+  void (*write)(const AttentionCall& call, int64_t kv_head, int64_t begin, int64_t end);
+  // Compute a unit: into `call.out`, or into `partial` where the unit is one of several splits.
+  void (*attend)(const AttentionCall& call, const AttentionUnit& unit, int64_t kv_head, float* scratch, float* partial);
+  // Join the splits of a unit's queries, which lie in `partial` one after another, into `call.out`.
+  void (*join)(const AttentionCall& call, const AttentionUnit& unit, int64_t kv_head, const float* partial);
+};
+
+MODULM_FAMILY(AttentionKernels, attention)
+
+}  // namespace modulm

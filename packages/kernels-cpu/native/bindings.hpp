@@ -1,0 +1,20 @@
+// One `bind_*` per family; `bindings.cpp` joins them. Bindings check shapes, dtypes and contiguity of every array and
+// refuse with std::invalid_argument (ValueError in Python); kernels trust them.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include "pool.hpp"
+
+namespace modulm {
+
+// The process's pool, made on first use with as many threads as `set_num_threads` said, or the cores allowed.
+Pool& pool();
+
+void bind_attention(nanobind::module_& m);
+void bind_elementwise(nanobind::module_& m);
+void bind_linear_dense(nanobind::module_& m);
+void bind_linear_int8(nanobind::module_& m);
+void bind_linear_q4(nanobind::module_& m);
+
+}  // namespace modulm

@@ -1,0 +1,144 @@
+// Packed 4-bit weights for Python. Tensors of activations come as addresses with their shapes, because wrapping them in
+// an ndarray would cost more than a small product; the caller in packed_q4.py made or checked them.
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/array.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/unique_ptr.h>
+
+#include <array>
+#include <memory>
+#include <optional>
+#include <stdexcept>
+
+#include "bindings.hpp"
+#include "linear_dense_arguments.hpp"
+#include "linear_q4_weight.hpp"
+
+namespace nb = nanobind;
+
+namespace modulm {
+namespace {
+
+using Codes = nb::ndarray<const uint8_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using Scales = nb::ndarray<nb::ro, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using Values = std::array<float, 16>;
+using Steps = std::array<int8_t, 16>;
+
+Float scale_type(const Scales& scales) {
+  if (scales.dtype() == nb::dtype<float>()) return Float::f32;
+  require(scales.dtype().code == uint8_t(nb::dlpack::dtype_code::Float) && scales.dtype().bits == 16,
+          "Scales and minimums must be float32 or float16.");
+  return Float::f16;
+}
+
+// A unit of 32 inputs, or 16 where groups are no multiple of 32; a group that is a whole row is filled up.
+Q4View view_of(int64_t out_features, int64_t in_features, int64_t group_size) {
+  require(out_features > 0 && in_features > 0 && in_features % 2 == 0, "Codes must have rows of whole bytes.");
+  require(group_size > 0 && in_features % group_size == 0, "group_size must divide in_features.");
+  require(group_size % 16 == 0 || group_size == in_features, "group_size must be a multiple of 16 or a whole row.");
+  Q4View view{};
+  view.out_features = out_features;
+  view.in_features = in_features;
+  view.unit = group_size % 32 == 16 ? 16 : 32;
+  view.units_per_group = (group_size + view.unit - 1) / view.unit;
+  view.groups = in_features / group_size;
+  return view;
+}
+
+void check_scales(const Scales& scales, const Q4View& view, const char* message) {
+  require(int64_t(scales.shape(0)) == view.out_features && int64_t(scales.shape(1)) == view.groups, message);
+}
+
+std::unique_ptr<Q4Weight> finish(Q4View view, const Codes& codes, const Scales& scales, const void* minimums,
+                                 bool half, bool exact, const std::string& isa) {
+  const Q4Source source{codes.data(), scales.data(), minimums, scale_type(scales)};
+  view.scale_type = half ? Float::f16 : Float::f32;
+  const Isa which = isa_named(isa);
+  check_scales(scales, view, "scales must be [out_features, in_features / group_size].");
+  nb::gil_scoped_release release;
+  return std::make_unique<Q4Weight>(view, source, which, exact, pool());
+}
+
+std::unique_ptr<Q4Weight> grouped(Codes codes, Scales scales, std::optional<Scales> minimums, int64_t group_size,
+                                  int offset, bool half, bool exact, const std::string& isa) {
+  Q4View view = view_of(int64_t(codes.shape(0)), 2 * int64_t(codes.shape(1)), group_size);
+  view.kind = minimums ? Q4Kind::minimums : Q4Kind::offset;
+  require(offset >= 0 && offset <= 15, "offset must be a code.");
+  view.offset = offset;
+  if (minimums) {
+    check_scales(*minimums, view, "minimums must have the shape of scales.");
+    require(scale_type(*minimums) == scale_type(scales), "minimums must have the type of scales.");
+  }
+  return finish(view, codes, scales, minimums ? minimums->data() : nullptr, half, exact, isa);
+}
+
+std::unique_ptr<Q4Weight> codebook(Codes codes, Scales scales, const Values& values, const Steps& steps, float step,
+                                   int64_t group_size, bool half, bool exact, const std::string& isa) {
+  Q4View view = view_of(int64_t(codes.shape(0)), 2 * int64_t(codes.shape(1)), group_size);
+  view.kind = Q4Kind::codebook;
+  for (int i = 0; i < 16; ++i) {
+    require(steps[size_t(i)] >= -127, "steps must be -127 to 127.");
+    view.values[i] = values[size_t(i)];
+    view.steps[i] = steps[size_t(i)];
+  }
+  view.step = step;
+  return finish(view, codes, scales, nullptr, half, exact, isa);
+}
+
+void linear(const Q4Weight& self, uintptr_t x, int x_type, int64_t stride, int64_t tokens, uintptr_t out, int out_type,
+            const std::string& isa) {
+  const Q4View& view = self.view();
+  const Float from = float_type(x_type, "x"), to = float_type(out_type, "out");
+  require_tokens(tokens, stride, view.in_features);
+  require(tokens <= kMostNumbers / view.out_features, "There are more than 2^40 results");
+  require(isa.empty() || isa == name_of(self.isa()), "This weight is packed for another instruction set");
+  const Q4Out results{pointer<void>(out, bytes_of(to), "out"), to, view.out_features};
+  self.linear(pointer<const void>(x, bytes_of(from), "x"), from, stride, tokens, results, pool());
+}
+
+void rows(const Q4Weight& self, uintptr_t index, int64_t count, uintptr_t out, int out_type) {
+  const Q4View& view = self.view();
+  const Float to = float_type(out_type, "out");
+  require(count > 0, "There must be at least one index");
+  const int64_t* from = pointer<const int64_t>(index, 8, "index");
+  require_indices(from, count, view.out_features);
+  self.rows(from, count, Q4Out{pointer<void>(out, bytes_of(to), "out"), to, view.in_features}, pool());
+}
+
+// For tests: rows of x quantised as the kernels see them.
+void quantize(nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu> x,
+              nb::ndarray<int8_t, nb::ndim<2>, nb::c_contig, nb::device::cpu> codes,
+              nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu> scales,
+              nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu> sums,
+              nb::ndarray<int32_t, nb::ndim<2>, nb::c_contig, nb::device::cpu> code_sums, int64_t group,
+              const std::string& isa) {
+  require(group >= 16 && group <= 512 && group % 16 == 0, "group must be a multiple of 16, at most 512.");
+  const size_t rows = x.shape(0), size = x.shape(1), groups = (size + size_t(group) - 1) / size_t(group);
+  require(codes.shape(0) == rows && codes.shape(1) == groups * size_t(group), "codes must be [rows, groups * group].");
+  require(scales.shape(0) == rows && scales.shape(1) == groups && sums.shape(0) == rows && sums.shape(1) == groups &&
+              code_sums.shape(0) == rows && code_sums.shape(1) == groups,
+          "scales, sums and code_sums must be [rows, groups].");
+  const QuantizedRows out{int64_t(groups), group, codes.data(), scales.data(), sums.data(), code_sums.data()};
+  activations(isa_named(isa)).quantize_rows(x.data(), Float::f32, int64_t(size), 0, int64_t(rows), int64_t(size), out);
+}
+
+}  // namespace
+
+void bind_linear_q4(nb::module_& m) {
+  using release = nb::call_guard<nb::gil_scoped_release>;
+  nb::class_<Q4Weight>(m, "Q4Weight")
+      .def_static("grouped", &grouped, nb::arg("codes"), nb::arg("scales"), nb::arg("minimums").none(),
+                  nb::arg("group_size"), nb::arg("offset"), nb::arg("half"), nb::arg("exact"), nb::arg("isa") = "")
+      .def_static("codebook", &codebook, nb::arg("codes"), nb::arg("scales"), nb::arg("values"), nb::arg("steps"),
+                  nb::arg("step"), nb::arg("group_size"), nb::arg("half"), nb::arg("exact"), nb::arg("isa") = "")
+      .def("linear", &linear, release(), nb::arg("x"), nb::arg("x_type"), nb::arg("stride"), nb::arg("tokens"),
+           nb::arg("out"), nb::arg("out_type"), nb::arg("isa") = "")
+      .def("rows", &rows, release(), nb::arg("index"), nb::arg("count"), nb::arg("out"),
+           nb::arg("out_type"))
+      .def_prop_ro("size_bytes", &Q4Weight::size_bytes);
+  m.def("quantize_activations", &quantize, nb::arg("x"), nb::arg("codes"), nb::arg("scales"), nb::arg("sums"),
+        nb::arg("code_sums"), nb::arg("group"), nb::arg("isa") = "");
+}
+
+}  // namespace modulm

@@ -1,0 +1,23 @@
+// What this processor can do, and which of the compiled instruction sets is used.
+#pragma once
+
+#include <string>
+
+namespace modulm {
+
+enum class Isa { generic, avx2, avx512, neon };
+
+// The best instruction set this processor and this build have, or the one named in MODULM_CPU_ISA when it can run here.
+// Throws std::runtime_error when that name is unknown or cannot run. Decided once per process.
+Isa isa();
+
+const char* name_of(Isa isa);
+
+// The instruction set of that name, for tests. Throws std::invalid_argument when it is unknown or cannot run here; an
+// empty name means `isa()`.
+Isa isa_named(const std::string& name);
+
+// Whether this build has kernels for `isa` and this processor runs them.
+bool can_run(Isa isa);
+
+}  // namespace modulm

@@ -1,0 +1,54 @@
+// The three float types of activations and scales, and their conversion without help of the processor.
+//
+// Functions have internal linkage: an inline one compiled for AVX-512 could be linked into the baseline.
+#pragma once
+
+#include <cstdint>
+
+namespace modulm {
+
+// Python passes these numbers: see `float_number` in packed_dense.py.
+enum class Float : int { f32 = 0, f16 = 1, bf16 = 2 };
+
+inline constexpr int64_t bytes_of(Float type) { return type == Float::f32 ? 4 : 2; }
+
+namespace {
+
+[[maybe_unused]] inline float from_bf16(uint16_t bits) { return __builtin_bit_cast(float, uint32_t(bits) << 16); }
+
+// To nearest even, as torch does; NaN stays NaN.
+[[maybe_unused]] inline uint16_t to_bf16(float value) {
+  const uint32_t bits = __builtin_bit_cast(uint32_t, value);
+  if ((bits & 0x7fffffffu) > 0x7f800000u) return uint16_t((bits >> 16) | 0x40u);
+  return uint16_t((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+}
+
+[[maybe_unused]] inline float from_f16(uint16_t half) {
+  const uint32_t sign = uint32_t(half & 0x8000u) << 16, magnitude = half & 0x7fffu;
+  uint32_t bits;
+  if (magnitude >= 0x7c00u) {
+    bits = 0x7f800000u | (magnitude & 0x3ffu) << 13;
+  } else if (magnitude >= 0x400u) {
+    bits = (magnitude << 13) + (uint32_t(127 - 15) << 23);
+  } else {
+    bits = __builtin_bit_cast(uint32_t, float(magnitude) * 0x1p-24f);  // subnormal or zero: exact
+  }
+  return __builtin_bit_cast(float, bits | sign);
+}
+
+// To nearest even; what is too large becomes infinite, NaN stays NaN.
+[[maybe_unused]] inline uint16_t to_f16(float value) {
+  const uint32_t bits = __builtin_bit_cast(uint32_t, value), magnitude = bits & 0x7fffffffu;
+  const uint16_t sign = uint16_t((bits >> 16) & 0x8000u);
+  if (magnitude > 0x7f800000u) return uint16_t(sign | 0x7e00u);
+  if (magnitude >= 0x477ff000u) return uint16_t(sign | 0x7c00u);  // 65520 and more
+  if (magnitude < 0x38800000u) {                                  // below 2^-14: a multiple of 2^-24
+    // 0.5 has a unit of 2^-24, so that adding it makes the processor round where float16 would.
+    const float shifted = __builtin_bit_cast(float, magnitude) + 0.5f;
+    return uint16_t(sign | (__builtin_bit_cast(uint32_t, shifted) - 0x3f000000u));
+  }
+  return uint16_t(sign | ((magnitude + 0xfffu + ((magnitude >> 13) & 1u) - (uint32_t(127 - 15) << 23)) >> 13));
+}
+
+}  // namespace
+}  // namespace modulm

@@ -1,0 +1,280 @@
+#include "attention.hpp"
+
+#include <math.h>
+
+#include "attention_cache.hpp"
+#include "attention_products.hpp"
+#include "attention_softmax.hpp"
+#include "lanes.hpp"
+
+namespace modulm::MODULM_ISA {
+namespace {
+
+constexpr int kRowsToCopy = 12;  // from so many rows on, 16-bit keys and values are widened once instead of per rows
+
+// Memory of one unit, in `scratch`.
+struct Room {
+  int64_t rows, width;
+  float *queries, *sums, *largest, *totals, *scores, *keys, *values;
+
+  Room(float* scratch, int64_t head_size, int64_t num_rows) : rows(num_rows), width(rounded_up(head_size, kLanes)) {
+    scores = scratch;
+    keys = scores + kMaxRows * kTile;
+    values = keys + head_size * kTile;
+    sums = values + kTile * width;
+    queries = sums + rows * width;
+    largest = queries + rows * head_size;
+    totals = largest + rows;
+  }
+  int64_t size(const float* scratch) const { return totals + rows - scratch; }
+};
+
+int64_t scratch_size(int64_t head_size, int64_t rows) { return Room(nullptr, head_size, rows).size(nullptr); }
+
+int64_t partial_size(int64_t head_size) { return head_size + 2; }
+
+// A range of rows that is computed at once. Row r is head r % group of query r / group.
+struct Panel {
+  int64_t begin;
+  int rows;
+};
+
+inline int64_t num_panels(int64_t rows) { return (rows + kMaxRows - 1) / kMaxRows; }
+
+inline Panel panel(int64_t rows, int64_t index) {  // of sizes as even as can be
+  const int64_t count = num_panels(rows), begin = rows * index / count;
+  return {begin, int(rows * (index + 1) / count - begin)};
+}
+
+template <class T>
+class Attend {
+ public:
+  Attend(const AttentionCall& call, const AttentionUnit& unit, int64_t kv_head, float* scratch)
+      : call_(call),
+        unit_(unit),
+        group_(call.num_heads / call.num_kv_heads),
+        first_head_(kv_head * group_),
+        room_(scratch, call.head_size, unit.num_tokens * group_),
+        blocks_(call, kv_head),
+        copies_(sizeof(T) != sizeof(float) && room_.rows >= kRowsToCopy),
+        copies_keys_(copies_ || call.block_size % kLanes != 0),
+        copies_values_(copies_ || call.head_size % kLanes != 0) {}
+
+  const Room& run() {
+    prepare();
+    for (int64_t start = unit_.begin / kTile * kTile; start < unit_.end; start += kTile) {
+      const int64_t begin = start > unit_.begin ? start : unit_.begin;
+      const int64_t end = start + kTile < unit_.end ? start + kTile : unit_.end;
+      find_keys(start, begin, end);
+      find_values(start, begin, end);
+      for (int64_t i = 0; i < num_panels(room_.rows); ++i) add_tile(panel(room_.rows, i), start, begin, end);
+    }
+    return room_;
+  }
+
+ private:
+  // Queries go to [panel][head_size][rows of the panel], scaled.
+  void prepare() {
+    const float scale = call_.scale * (call_.soft_cap != 0.0f ? 1.0f / call_.soft_cap : kLog2e);
+    for (int64_t i = 0; i < num_panels(room_.rows); ++i) {
+      const Panel part = panel(room_.rows, i);
+      for (int r = 0; r < part.rows; ++r) {
+        const int64_t row = part.begin + r, token = unit_.first_token + row / group_;
+        const int64_t head = first_head_ + row % group_;
+        const float* from = call_.query + token * call_.query_token_stride + head * call_.query_head_stride;
+        float* to = room_.queries + part.begin * call_.head_size + r;
+        rotated(call_, from, token, [=](int64_t d, float x) { to[d * part.rows] = x * scale; });
+      }
+    }
+    for (int64_t i = 0; i < room_.rows * room_.width; ++i) room_.sums[i] = 0.0f;
+    for (int64_t row = 0; row < room_.rows; ++row) {
+      room_.largest[row] = -INFINITY;
+      room_.totals[row] = 0.0f;
+    }
+  }
+
+  // Set where the tile's keys are: in the cache, or a copy. Vectors without a visible position repeat another one.
+  void find_keys(int64_t start, int64_t begin, int64_t end) {
+    const int first = int(begin - start) / kLanes, last = int(end - 1 - start) / kLanes;
+    if (copies_keys_) copy_keys(blocks_, unit_.blocks, start, begin, end, room_.keys);
+    for (int v = 0; v < kTileVectors; ++v) {
+      const int there = v < first ? first : v > last ? last : v;
+      copied_keys_[v] = room_.keys + there * kLanes;
+      if (copies_keys_) continue;
+      const int64_t position = start + there * kLanes;
+      keys_[v] = blocks_.key(unit_.blocks[position / call_.block_size], position % call_.block_size);
+    }
+  }
+
+  void find_values(int64_t start, int64_t begin, int64_t end) {
+    if (copies_values_) {
+      copy_values(blocks_, unit_.blocks, start, begin, end, room_.width, room_.values);
+      for (int t = 0; t < kTile; ++t) copied_values_[t] = room_.values + t * room_.width;
+      return;
+    }
+    int64_t block = begin / call_.block_size, offset = begin % call_.block_size;
+    const T* from = blocks_.value(unit_.blocks[block], offset);
+    for (int64_t t = begin - start; t < end - start; ++t) {
+      values_[t] = from;
+      from += call_.head_size;
+      if (++offset == call_.block_size && t + 1 < end - start) {
+        offset = 0;
+        from = blocks_.value(unit_.blocks[++block], 0);
+      }
+    }
+  }
+
+  int64_t first_seen(int64_t position) const {
+    return call_.window == 0 || position < call_.window ? 0 : position - call_.window + 1;
+  }
+
+  void add_tile(const Panel& part, int64_t start, int64_t begin, int64_t end) {
+    switch (part.rows) {
+      case 1: return add_tile<1>(part.begin, start, begin, end);
+      case 2: return add_tile<2>(part.begin, start, begin, end);
+      case 3: return add_tile<3>(part.begin, start, begin, end);
+      case 4: return add_tile<4>(part.begin, start, begin, end);
+      case 5: return add_tile<5>(part.begin, start, begin, end);
+      default: return add_tile<6>(part.begin, start, begin, end);
+    }
+  }
+
+  template <int kRows>
+  void add_tile(int64_t row, int64_t start, int64_t begin, int64_t end) {
+    const int64_t earliest = unit_.first_position + row / group_;
+    const int64_t latest = unit_.first_position + (row + kRows - 1) / group_;
+    const int64_t seen = first_seen(earliest);
+    const int first = int((seen > begin ? seen : begin) - start), stop = int((latest < end ? latest + 1 : end) - start);
+    if (first >= stop) return;
+    const int first_vector = first / kLanes, end_vector = (stop + kLanes - 1) / kLanes;
+    const float* queries = room_.queries + row * call_.head_size;
+    if (copies_keys_) {
+      query_times_keys<kRows>(queries, copied_keys_, kTile, call_.head_size, first_vector, end_vector, room_.scores);
+    } else {
+      query_times_keys<kRows>(queries, keys_, call_.block_size, call_.head_size, first_vector, end_vector, room_.scores);
+    }
+    float factors[kRows];
+    for (int r = 0; r < kRows; ++r) {
+      const int64_t position = unit_.first_position + (row + r) / group_, from = first_seen(position) - start;
+      const int64_t to = position + 1 - start;
+      const Visible visible{first_vector, end_vector, from > first ? int(from) : first, to < stop ? int(to) : stop};
+      factors[r] = scores_to_weights(room_.scores + r * kTile, visible, rule(row + r), float(start - position),
+                                     room_.largest + row + r, room_.totals + row + r);
+    }
+    float* sums = room_.sums + row * room_.width;
+    if (copies_values_) {
+      add_values<kRows>(room_.scores, factors, copied_values_, first, stop, sums, room_.width);
+    } else {
+      add_values<kRows>(room_.scores, factors, values_, first, stop, sums, room_.width);
+    }
+  }
+
+  ScoreRule rule(int64_t row) const {
+    const float slope = call_.alibi_slopes == nullptr ? 0.0f : call_.alibi_slopes[first_head_ + row % group_];
+    return {call_.soft_cap * kLog2e, slope * kLog2e};
+  }
+
+  const AttentionCall& call_;
+  const AttentionUnit& unit_;
+  const int64_t group_, first_head_;
+  const Room room_;
+  const Blocks<const T> blocks_;
+  const bool copies_, copies_keys_, copies_values_;
+  const T* keys_[kTileVectors];
+  const T* values_[kTile];
+  const float* copied_keys_[kTileVectors];
+  const float* copied_values_[kTile];
+};
+
+float* out_row(const AttentionCall& call, const AttentionUnit& unit, int64_t kv_head, int64_t row) {
+  const int64_t group = call.num_heads / call.num_kv_heads;
+  const int64_t token = unit.first_token + row / group, head = kv_head * group + row % group;
+  return call.out + (token * call.num_heads + head) * call.head_size;
+}
+
+// Sinks take part in the sum of weights, and hold no value.
+float with_sink(const AttentionCall& call, int64_t head, float largest, float total, float* factor) {
+  *factor = 1.0f;
+  if (call.sinks == nullptr) return total;
+  const float sink = call.sinks[head] * kLog2e;
+  if (sink <= largest) return total + exp2_of(sink - largest);
+  *factor = exp2_of(largest - sink);
+  return total * *factor + 1.0f;
+}
+
+void finish(const AttentionCall& call, const AttentionUnit& unit, int64_t kv_head, const Room& room) {
+  const int64_t group = call.num_heads / call.num_kv_heads;
+  for (int64_t row = 0; row < room.rows; ++row) {
+    float factor;
+    const float total = with_sink(call, kv_head * group + row % group, room.largest[row], room.totals[row], &factor);
+    float* out = out_row(call, unit, kv_head, row);
+    factor /= total;
+    for (int64_t d = 0; d < call.head_size; ++d) out[d] = room.sums[row * room.width + d] * factor;
+  }
+}
+
+void leave(const AttentionCall& call, const Room& room, float* partial) {
+  for (int64_t row = 0; row < room.rows; ++row) {
+    float* to = partial + row * partial_size(call.head_size);
+    for (int64_t d = 0; d < call.head_size; ++d) to[d] = room.sums[row * room.width + d];
+    to[call.head_size] = room.largest[row];
+    to[call.head_size + 1] = room.totals[row];
+  }
+}
+
+template <class T>
+void attend_in(const AttentionCall& call, const AttentionUnit& unit, int64_t kv_head, float* scratch, float* partial) {
+  Attend<T> attend(call, unit, kv_head, scratch);
+  const Room& room = attend.run();
+  if (unit.num_splits == 1) {
+    finish(call, unit, kv_head, room);
+  } else {
+    leave(call, room, partial);
+  }
+}
+
+void attend(const AttentionCall& call, const AttentionUnit& unit, int64_t kv_head, float* scratch, float* partial) {
+  switch (call.cache_type) {
+    case CacheType::float32: return attend_in<float>(call, unit, kv_head, scratch, partial);
+    case CacheType::bfloat16: return attend_in<Brain>(call, unit, kv_head, scratch, partial);
+    case CacheType::float16: return attend_in<Half>(call, unit, kv_head, scratch, partial);
+  }
+}
+
+void join(const AttentionCall& call, const AttentionUnit& unit, int64_t kv_head, const float* partial) {
+  const int64_t group = call.num_heads / call.num_kv_heads, rows = unit.num_tokens * group, size = call.head_size;
+  const int64_t step = rows * partial_size(size);
+  for (int64_t row = 0; row < rows; ++row) {
+    const float* first = partial + row * partial_size(size);
+    float largest = -INFINITY, total = 0.0f, factor;
+    for (int64_t s = 0; s < unit.num_splits; ++s) {
+      const float here = first[s * step + size];
+      largest = here > largest ? here : largest;
+    }
+    float* out = out_row(call, unit, kv_head, row);
+    for (int64_t d = 0; d < size; ++d) out[d] = 0.0f;
+    for (int64_t s = 0; s < unit.num_splits; ++s) {
+      const float *here = first + s * step, share = here[size] == largest ? 1.0f : exp2_of(here[size] - largest);
+      total += here[size + 1] * share;
+      for (int64_t d = 0; d < size; ++d) out[d] += here[d] * share;
+    }
+    total = with_sink(call, kv_head * group + row % group, largest, total, &factor);
+    factor /= total;
+    for (int64_t d = 0; d < size; ++d) out[d] *= factor;
+  }
+}
+
+void write_all(const AttentionCall& call, int64_t kv_head, int64_t begin, int64_t end) {
+  switch (call.cache_type) {
+    case CacheType::float32: return write<float>(call, kv_head, begin, end);
+    case CacheType::bfloat16: return write<Brain>(call, kv_head, begin, end);
+    case CacheType::float16: return write<Half>(call, kv_head, begin, end);
+  }
+}
+
+}  // namespace
+
+extern const AttentionKernels attention;
+const AttentionKernels attention{scratch_size, partial_size, write_all, attend, join};
+
+}  // namespace modulm::MODULM_ISA

@@ -1,0 +1,95 @@
+// Matrix products with 4-bit weights, in a layout of our own that all 4-bit formats reach at load.
+//
+// A unit is 32 inputs (16 where a group is no multiple of 32); activations are quantised unit by unit. A block is
+// `lanes` output rows, one per 32-bit lane of a vector, and lies in memory in the order in which it is used: for each
+// group
+//   scales[lanes], minimums[lanes] (kind `minimums` only), then for each of its units, for each 8 inputs j of the unit,
+//   lanes x 4 bytes: byte b of lane r has input 8j + b of row r in its low nibble and input 8j + 4 + b in its high one.
+// So one load gives 4 inputs of every row, and 4 more after a shift. Rows past the last are zeros.
+#pragma once
+
+#include <cstdint>
+
+#include "dispatch.hpp"
+#include "float_types.hpp"
+#include "quantize_activations.hpp"
+
+namespace modulm {
+
+enum class Q4Kind : int {
+  minimums = 0,  // value = scale * code + minimum
+  offset = 1,    // value = scale * code - offset * scale: formats with one zero point, whose minimums need no memory
+  codebook = 2,  // value = scale * values[code]
+};
+
+struct Q4View {
+  uint8_t* data;
+  Q4Kind kind;
+  Float scale_type;  // f32 or f16, of minimums too
+  int64_t out_features, in_features;
+  int64_t lanes;
+  int64_t unit;             // inputs per unit: 32 or 16
+  int64_t units_per_group;
+  int64_t groups;           // per row
+  int32_t offset;           // of kind `offset`
+  float values[16];         // of kind `codebook`
+  int8_t steps[16];         // values in whole steps of `step`, for the integer path
+  float step;
+
+  int64_t units() const { return groups * units_per_group; }
+  int64_t scale_bytes() const { return lanes * bytes_of(scale_type); }
+  int64_t head_bytes() const { return scale_bytes() * (kind == Q4Kind::minimums ? 2 : 1); }
+  int64_t unit_bytes() const { return lanes * unit / 2; }
+  int64_t group_bytes() const { return head_bytes() + units_per_group * unit_bytes(); }
+  int64_t block_bytes() const { return groups * group_bytes(); }
+  int64_t blocks() const { return (out_features + lanes - 1) / lanes; }
+};
+
+// Where results go: row-major numbers of `type`, rows `stride` numbers apart.
+struct Q4Out {
+  void* data;
+  Float type;
+  int64_t stride;
+};
+
+struct LinearQ4Kernels {
+  int64_t lanes;       // rows per block
+  int64_t max_tokens;  // tokens that share one unpacked block: a good share of tokens is a multiple of it
+
+  // out[t, rows of blocks [first, last)] for tokens [begin, end), from quantised activations. Sums of a unit are exact
+  // integers; units are added up in order, each with fused multiply-adds in float32: all instruction sets agree bit by
+  // bit. `begin` is a multiple of the activations' tile, which is at most `max_tokens` and at least what is left, or
+  // `max_tokens`.
+  void (*fast)(const Q4View& weight, const QuantizedRows& x, int64_t first, int64_t last, int64_t begin, int64_t end,
+               const Q4Out& out);
+
+  // The same from float32 activations [tokens, units * unit], padded with zeros, and dequantised weights.
+  void (*exact)(const Q4View& weight, const float* x, int64_t first, int64_t last, int64_t begin, int64_t end,
+                const Q4Out& out);
+};
+
+MODULM_FAMILY(LinearQ4Kernels, linear_q4)
+
+// The weight as `GroupedInt` and `Codebook4` have it: codes [out_features, in_features / 2], low nibble first.
+struct Q4Source {
+  const uint8_t* codes;
+  const void* scales;    // [out_features, groups]
+  const void* minimums;  // same shape, kind `minimums` only
+  Float type;            // of both: f32 or f16
+};
+
+struct PackQ4Kernels {
+  // Fill blocks [first, last). Scales that change type must fit the new one.
+  void (*pack)(const Q4View& weight, const Q4Source& source, int64_t first, int64_t last);
+
+  // out[i, :] = row index[i], for i in [begin, end): scale * code, then + minimum, each rounded to float32.
+  void (*rows)(const Q4View& weight, const int64_t* index, int64_t begin, int64_t end, const Q4Out& out);
+
+  // x [tokens, size] of `type` -> float32 [tokens, padded], filled up with zeros.
+  void (*widen)(const void* x, Float type, int64_t stride, int64_t begin, int64_t end, int64_t size, int64_t padded,
+                float* out);
+};
+
+MODULM_FAMILY(PackQ4Kernels, pack_q4)
+
+}  // namespace modulm

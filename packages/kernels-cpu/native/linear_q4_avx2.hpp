@@ -1,0 +1,122 @@
+// The vectors of `kernels/linear_q4.cpp` on AVX2: 8 rows; `vpmaddubsw` multiplies unsigned by signed bytes, adds pairs.
+#pragma once
+
+#include <immintrin.h>
+
+#include "linear_q4.hpp"
+
+namespace modulm::MODULM_ISA {
+namespace {
+
+constexpr int kLanes = 8;
+constexpr int kMaxTokens = 4;
+
+using Floats = __m256;
+using Ints = __m256i;
+
+inline Floats zero() { return _mm256_setzero_ps(); }
+inline Floats broadcast(float value) { return _mm256_set1_ps(value); }
+inline Floats multiply(Floats a, Floats b) { return _mm256_mul_ps(a, b); }
+inline Floats add(Floats a, Floats b) { return _mm256_add_ps(a, b); }
+inline Floats fma(Floats a, Floats b, Floats c) { return _mm256_fmadd_ps(a, b, c); }
+inline Floats to_floats(Ints a) { return _mm256_cvtepi32_ps(a); }
+inline void store(float* to, Floats a) { _mm256_storeu_ps(to, a); }
+
+inline Floats load_scales(const uint8_t* from, bool half) {
+  if (half) return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+  return _mm256_loadu_ps(reinterpret_cast<const float*>(from));
+}
+
+inline Ints load_nibbles(const uint8_t* from) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)); }
+
+// Input `byte` of the 4 low (`high` 0) or high nibbles of each lane.
+inline Floats code(Ints nibbles, int high, int byte) {
+  return _mm256_cvtepi32_ps(_mm256_and_si256(_mm256_srli_epi32(nibbles, 8 * byte + 4 * high), _mm256_set1_epi32(15)));
+}
+
+struct ValueTable {
+  __m256 first, second;
+  explicit ValueTable(const float* from) : first(_mm256_loadu_ps(from)), second(_mm256_loadu_ps(from + 8)) {}
+  Floats operator()(Ints nibbles, int high, int byte) const {  // vpermps looks at 3 bits; the fourth chooses the half
+    const __m256i index = _mm256_srli_epi32(nibbles, 8 * byte + 4 * high);
+    const __m256 choice = _mm256_castsi256_ps(_mm256_slli_epi32(index, 28));
+    return _mm256_blendv_ps(_mm256_permutevar8x32_ps(first, index), _mm256_permutevar8x32_ps(second, index), choice);
+  }
+};
+
+// Keeps the compiler from turning a chain of additions into a tree, whose branches do not fit in 16 registers.
+inline void in_this_order(Ints& sum) { asm("" : "+x"(sum)); }
+
+inline Ints activation(const int8_t* x) {
+  int32_t four;
+  __builtin_memcpy(&four, x, 4);
+  return _mm256_set1_epi32(four);
+}
+
+// For each of T tokens, the sum of a unit's products in every row.
+template <Q4Kind kKind>
+struct UnitSums {
+  int32_t offset;
+
+  explicit UnitSums(const Q4View& weight) : offset(weight.offset) {}
+
+  template <int kUnit, int T>
+  inline void operator()(const uint8_t* nibbles, const int8_t* x, const int32_t* code_sums, Ints* sums) const {
+    __m256i shorts[T];
+    for (int t = 0; t < T; ++t) shorts[t] = _mm256_setzero_si256();
+    const __m256i mask = _mm256_set1_epi8(15);
+#pragma GCC unroll 4
+    for (int j = 0; j < kUnit / 8; ++j) {
+      const __m256i raw = load_nibbles(nibbles + 32 * j);
+      const __m256i low = _mm256_and_si256(raw, mask), high = _mm256_and_si256(_mm256_srli_epi16(raw, 4), mask);
+      // 15 * 127 * 2 * 8 = 30,480: a whole unit fits in 16 bits.
+#pragma GCC unroll 4
+      for (int t = 0; t < T; ++t) {
+        const int8_t* four = x + t * kUnit + 8 * j;
+        shorts[t] = _mm256_add_epi16(shorts[t], _mm256_maddubs_epi16(low, activation(four)));
+        in_this_order(shorts[t]);
+        shorts[t] = _mm256_add_epi16(shorts[t], _mm256_maddubs_epi16(high, activation(four + 4)));
+        in_this_order(shorts[t]);
+      }
+    }
+    for (int t = 0; t < T; ++t) {
+      sums[t] = _mm256_madd_epi16(shorts[t], _mm256_set1_epi16(1));
+      if (kKind == Q4Kind::offset) {
+        sums[t] = _mm256_sub_epi32(sums[t], _mm256_set1_epi32(offset * code_sums[t]));
+      }
+    }
+  }
+};
+
+// A codebook's steps are signed: |step| times the activation with the step's sign. Two such products (127 * 127 * 2)
+// are all that 16 bits hold.
+template <>
+struct UnitSums<Q4Kind::codebook> {
+  __m256i steps;
+
+  explicit UnitSums(const Q4View& weight)
+      : steps(_mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(weight.steps)))) {}
+
+  template <int kUnit, int T>
+  inline void operator()(const uint8_t* nibbles, const int8_t* x, const int32_t*, Ints* sums) const {
+    for (int t = 0; t < T; ++t) sums[t] = _mm256_setzero_si256();
+    const __m256i mask = _mm256_set1_epi8(15), ones = _mm256_set1_epi16(1);
+#pragma GCC unroll 4
+    for (int j = 0; j < kUnit / 8; ++j) {
+      const __m256i raw = load_nibbles(nibbles + 32 * j);
+      const __m256i nibble[2] = {_mm256_and_si256(raw, mask), _mm256_and_si256(_mm256_srli_epi16(raw, 4), mask)};
+#pragma GCC unroll 2
+      for (int high = 0; high < 2; ++high) {
+        const __m256i step = _mm256_shuffle_epi8(steps, nibble[high]), size = _mm256_abs_epi8(step);
+#pragma GCC unroll 4
+        for (int t = 0; t < T; ++t) {
+          const __m256i signed_x = _mm256_sign_epi8(activation(x + t * kUnit + 8 * j + 4 * high), step);
+          sums[t] = _mm256_add_epi32(sums[t], _mm256_madd_epi16(_mm256_maddubs_epi16(size, signed_x), ones));
+        }
+      }
+    }
+  }
+};
+
+}  // namespace
+}  // namespace modulm::MODULM_ISA

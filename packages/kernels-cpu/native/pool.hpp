@@ -1,0 +1,55 @@
+// A pool of threads that share one job at a time in small pieces, so that a slow core gets fewer of them.
+//
+// Results never depend on which thread computes a piece. Waiting threads spin briefly, then sleep; the caller waits only
+// for pieces that have been begun, never for a thread that has not woken up.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace modulm {
+
+class Pool {
+ public:
+  explicit Pool(int num_threads);
+  ~Pool();
+  Pool(const Pool&) = delete;
+  Pool& operator=(const Pool&) = delete;
+
+  int num_threads() const { return num_threads_; }
+
+  // Call `body(begin, end)` for disjoint ranges that cover [0, count), `grain` items at a time; returns when all are
+  // done. `body` runs on several threads at once and must not throw. One job at a time: concurrent callers queue.
+  template <class Body>
+  void run(int64_t count, int64_t grain, const Body& body) {
+    execute(count, grain, [](const void* self, int64_t begin, int64_t end) {
+      (*static_cast<const Body*>(self))(begin, end);
+    }, &body);
+  }
+
+ private:
+  using Call = void (*)(const void* self, int64_t begin, int64_t end);
+
+  void execute(int64_t count, int64_t grain, Call call, const void* self);
+  void work();
+  void take_pieces();
+
+  const int num_threads_;
+  std::vector<std::thread> threads_;
+  std::mutex one_job_;
+
+  Call call_ = nullptr;
+  const void* self_ = nullptr;
+  int64_t count_ = 0;
+  int64_t grain_ = 1;
+  alignas(64) std::atomic<int64_t> next_{0};
+  alignas(64) std::atomic<int> active_{0};      // workers inside the current job
+  alignas(64) std::atomic<bool> open_{false};   // whether workers may join
+  alignas(64) std::atomic<uint32_t> epoch_{0};  // counts jobs; workers sleep on it
+  std::atomic<bool> stop_{false};
+};
+
+}  // namespace modulm

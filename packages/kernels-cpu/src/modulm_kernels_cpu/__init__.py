@@ -1,0 +1,24 @@
+"""Native CPU kernels for modulm: packed weights and paged attention, compiled once per instruction set.
+
+Importing this loads no torch and no native library; `provider.py` is what core asks, the native side starts in
+`native/bindings.cpp`.
+"""
+
+
+def isa() -> str:
+    """Return the name of the instruction set in use: "avx512", "avx2", "neon" or "generic".
+
+    Raises `ImportError` when the native library is missing or broken, and `RuntimeError` when MODULM_CPU_ISA names an
+    instruction set that cannot run here.
+    """
+    from modulm_kernels_cpu.library import native
+
+    return str(native().isa())
+
+
+def describe() -> str:
+    """Return what a start-up line says of these kernels: "instruction set avx512, 2 threads"."""
+    from modulm_kernels_cpu.library import native
+
+    count = native().num_threads()
+    return f"instruction set {isa()}, {count} thread{'' if count == 1 else 's'}"

@@ -1,0 +1,154 @@
+"""Weights of 4 bits and less in a layout of our own: `GroupedInt` up to 4 bits, `Codebook4` and `BlockFloat4`.
+
+Activations become bytes on the way; with precision "exact" they stay float32. The layout and the arithmetic are in
+`native/linear_q4.hpp`, checks of each call in `packed_dense.PackedMatrix`. Knows no format and no environment variables.
+"""
+
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from modulm.interfaces.quantization import BlockFloat4, Codebook4, GroupedInt, Weight
+from modulm.interfaces.support import Accepted, Rejected, Support
+from modulm_kernels_cpu.packed_dense import PackedMatrix, require
+
+if TYPE_CHECKING:
+    import torch
+
+FourBit: TypeAlias = GroupedInt | Codebook4 | BlockFloat4
+
+_E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0)
+_LARGEST_STEP = 127
+_TOLERANCE = 1 / 256
+"""How far, as a share of the largest value, whole steps may be from a codebook's values. NF4: 1/282, IQ4_NL, FP4 e2m1: 0."""
+_ROWS_AT_ONCE = 4096
+
+
+def supports(weight: Weight) -> Support:
+    """Say whether `pack` serves this weight."""
+    if not isinstance(weight, FourBit):
+        return Rejected(f"{type(weight).__name__} is not a kind of 4 bits")
+    if isinstance(weight, GroupedInt) and weight.bits > 4:
+        return Rejected(f"{weight.bits} bits are more than 4")
+    if weight.in_features % 2:
+        return Rejected(f"{weight.in_features} inputs are no whole number of bytes")
+    if weight.group_size % 16 and weight.group_size != weight.in_features:
+        return Rejected(f"group size {weight.group_size} is neither a multiple of 16 nor a whole row")
+    return Accepted("4-bit weights x 8-bit activations")
+
+
+def pack(weight: Weight, precision: str = "fast", isa: str = "") -> PackedMatrix:
+    """Copy a weight on the CPU into blocks of rows; its tensors are no longer needed then.
+
+    Args:
+        weight: One that `supports` accepts.
+        precision: "fast", or "exact": float32 activations times dequantised weights.
+        isa: An instruction set other than the chosen one, for tests.
+    """
+    import torch
+
+    if not isinstance(weight, FourBit):
+        raise TypeError(f"{type(weight).__name__} is not a kind of 4 bits.")
+    if precision not in ("fast", "exact"):
+        raise ValueError(f"Precision {precision!r} is unknown. There are 'fast' and 'exact'.")
+    exact = precision == "exact"
+    require(weight.codes, (weight.out_features, weight.in_features // 2), (torch.uint8,), "codes")
+    if isinstance(weight, GroupedInt):
+        return PackedMatrix(_grouped(weight, exact, isa), weight)
+    if isinstance(weight, Codebook4):
+        return PackedMatrix(_codebook(weight, weight.codebook.tolist(), weight.scales, exact, isa), weight)
+    return PackedMatrix(_codebook(weight, list(_E2M1), _block_scales(weight.scales), exact, isa), weight)
+
+
+def steps_of(values: list[float]) -> tuple[list[int], float, float]:
+    """Return whole steps of -127 to 127, the size of a step, and the largest distance of steps * size from `values`.
+
+    The size is chosen so that the largest value is a whole number of steps and that distance is smallest.
+    """
+    largest = max(abs(value) for value in values)
+    if not 0 < largest < float("inf"):
+        return [0] * len(values), 1.0, largest
+    best: tuple[list[int], float, float] | None = None
+    for count in range(1, _LARGEST_STEP + 1):
+        size = largest / count
+        steps = [round(value / size) for value in values]
+        distance = max(abs(step * size - value) for step, value in zip(steps, values, strict=True))
+        if best is None or distance < best[2]:
+            best = steps, size, distance
+    assert best is not None
+    return best
+
+
+def _grouped(weight: GroupedInt, exact: bool, isa: str) -> Any:
+    from modulm_kernels_cpu import _native
+
+    scales, minimums = _checked(weight, weight.scales, "scales"), _checked(weight, weight.minimums, "minimums")
+    if scales.dtype != minimums.dtype:
+        scales, minimums = scales.float(), minimums.float()
+    offset = _offset(scales, minimums)
+    stored = None if offset is not None else minimums.numpy()
+    half = _fits_half(scales) and (stored is None or _fits_half(minimums))
+    codes = weight.codes.contiguous().numpy()
+    return _native.Q4Weight.grouped(
+        codes, scales.numpy(), stored, weight.group_size, offset or 0, half=half, exact=exact, isa=isa
+    )
+
+
+def _codebook(
+    weight: Codebook4 | BlockFloat4, values: list[float], scales: "torch.Tensor", exact: bool, isa: str
+) -> Any:
+    from modulm_kernels_cpu import _native
+
+    if len(values) != 16:
+        raise ValueError(f"The codebook has {len(values)} values; 4 bits have 16.")
+    scales = _checked(weight, scales, "scales")
+    steps, size, distance = steps_of(values)
+    in_steps = distance <= _TOLERANCE * max(abs(value) for value in values)  # false with a NaN
+    return _native.Q4Weight.codebook(
+        weight.codes.contiguous().numpy(),
+        scales.numpy(),
+        values,
+        steps,
+        size,
+        weight.group_size,
+        half=_fits_half(scales),
+        exact=exact or not in_steps,
+        isa=isa,
+    )
+
+
+def _checked(weight: FourBit, tensor: "torch.Tensor", what: str) -> "torch.Tensor":
+    """Return a tensor of one number per group, contiguous, in float16 or float32."""
+    import torch
+
+    shape = (weight.out_features, weight.in_features // weight.group_size)
+    require(tensor, shape, (torch.float16, torch.float32, torch.bfloat16), what)
+    return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).contiguous()
+
+
+def _block_scales(scales: "torch.Tensor") -> "torch.Tensor":
+    """Scales of `BlockFloat4` as float32: bytes are exponents (E8M0 of the OCP specification), the rest are floats."""
+    import torch
+
+    return torch.exp2(scales.float() - 127) if scales.dtype == torch.uint8 else scales.float()
+
+
+def _fits_half(numbers: "torch.Tensor") -> bool:
+    """Say whether float16 holds all of them exactly."""
+    import torch
+
+    if numbers.dtype == torch.float16:
+        return True
+    return all(torch.equal(part.half().float(), part) for part in numbers.split(_ROWS_AT_ONCE))
+
+
+def _offset(scales: "torch.Tensor", minimums: "torch.Tensor") -> int | None:
+    """Return the code that stands for 0, where it is one and the same everywhere: minimum == -code * scale, exactly."""
+    import torch
+
+    first = int((scales != 0).flatten().int().argmax())
+    scale, minimum = float(scales.flatten()[first]), float(minimums.flatten()[first])
+    code = -minimum / scale if scale else 0.0
+    if code not in range(16):
+        return None
+    parts = zip(scales.split(_ROWS_AT_ONCE), minimums.split(_ROWS_AT_ONCE), strict=True)
+    same = all(torch.equal(part.float() * -code, minimum.float()) for part, minimum in parts)
+    return int(code) if same else None

@@ -1,0 +1,97 @@
+"""The `cpu` kernel provider: asks the module that packs a kind of weight, and refuses what the processor cannot do.
+
+Knows which module serves which kind, and no layout. The environment variable MODULM_KERNEL_PRECISION says how 4- and
+8-bit weights are multiplied: `fast` (8-bit activations) or `exact` (float32 activations, dequantised weights).
+"""
+
+import os
+from importlib import import_module
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from modulm.errors import ConfigError
+from modulm.interfaces.kernels import KernelProvider, PackedWeight
+from modulm.interfaces.quantization import (
+    BlockFloat4,
+    ChannelInt8,
+    Codebook4,
+    Dense,
+    Float8,
+    GroupedInt,
+    Weight,
+)
+from modulm.interfaces.support import Accepted, Rejected, Support
+from modulm_kernels_cpu import isa
+
+if TYPE_CHECKING:
+    import torch
+
+_OPS = ("linear", "embedding")
+_PRECISIONS = ("fast", "exact")
+_VARIABLE = "MODULM_KERNEL_PRECISION"
+
+_Q4, _INT8, _DENSE = "packed_q4", "packed_int8", "packed_dense"
+_MODULES: dict[type[Weight], str] = {
+    GroupedInt: _Q4,
+    Codebook4: _Q4,
+    BlockFloat4: _Q4,
+    ChannelInt8: _INT8,
+    Dense: _DENSE,
+    Float8: _DENSE,
+}
+"""Kind -> module with `supports(weight)` and `pack(weight)`; those of integers pack with a precision."""
+
+
+class CPUKernels(KernelProvider):
+    """Kernels of this package; core's reference takes what they refuse."""
+
+    name: ClassVar[str] = "cpu"
+
+    def __init__(self) -> None:
+        self._isa = isa()
+
+    def supports(self, op: str, weight: Weight, device_type: str) -> Support:
+        """See base class. Raises `ConfigError` when MODULM_KERNEL_PRECISION is neither of its values."""
+        precision()
+        if device_type != "cpu":
+            return Rejected(f"device type {device_type!r} is not the processor")
+        if op not in _OPS:
+            return Rejected(f"op {op!r} is unknown; it has {' and '.join(_OPS)}")
+        if self._isa == "generic" and not os.environ.get("MODULM_CPU_ISA"):
+            return Rejected("this processor has neither AVX2 nor NEON, and torch is faster then")
+        name = _module_name(weight)
+        if name is None:
+            return Rejected(f"{type(weight).__name__} has no kernel here")
+        if find_spec(f"modulm_kernels_cpu.{name}") is None:
+            return Rejected(f"the kernels of {name} are not written yet")
+        answer: Support = _module(name).supports(weight)
+        return Accepted(f"{self._isa}, {precision()}: {answer.note}") if isinstance(answer, Accepted) else answer
+
+    def pack(self, weight: Weight, device: "torch.device", dtype: "torch.dtype") -> PackedWeight:
+        """See base class. Any of float32, float16 and bfloat16 may be multiplied by it, whatever `dtype` is."""
+        name = _module_name(weight)
+        assert name is not None, "supports() comes before pack()"
+        options = () if name == _DENSE else (precision(),)
+        packed: PackedWeight = _module(name).pack(weight, *options)
+        return packed
+
+
+def precision() -> str:
+    """Return "fast" or "exact", as MODULM_KERNEL_PRECISION has it. Raises `ConfigError` on anything else."""
+    value = os.environ.get(_VARIABLE) or _PRECISIONS[0]
+    if value not in _PRECISIONS:
+        raise ConfigError(
+            f"{_VARIABLE}={value!r} is unknown. There are 'fast' (8-bit activations) and 'exact' (float32 "
+            "activations). Set one of them, or unset it for 'fast'."
+        )
+    return value
+
+
+def _module_name(weight: Weight) -> str | None:
+    if isinstance(weight, GroupedInt) and weight.bits > 4:
+        return _INT8
+    return _MODULES.get(type(weight))
+
+
+def _module(name: str) -> Any:
+    return import_module(f"modulm_kernels_cpu.{name}")
