@@ -1,9 +1,10 @@
 """Weights of 4 bits and less in a layout of our own: `GroupedInt` up to 4 bits, `Codebook4` and `BlockFloat4`.
 
-Activations become bytes on the way; with precision "exact" they stay float32. The layout and the arithmetic are in
-`native/linear_q4.hpp`, checks of each call in `packed_dense.PackedMatrix`. Knows no format and no environment variables.
+Activations become bytes on the way; with precision "exact" they stay float32. The layout and the arithmetic are
+in `native/linear_q4.hpp`, checks of each call in `packed_dense.PackedMatrix`. Knows no format and no environment.
 """
 
+import math
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from modulm.interfaces.quantization import BlockFloat4, Codebook4, GroupedInt, Weight
@@ -17,8 +18,6 @@ FourBit: TypeAlias = GroupedInt | Codebook4 | BlockFloat4
 
 _E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0)
 _LARGEST_STEP = 127
-_TOLERANCE = 1 / 256
-"""How far, as a share of the largest value, whole steps may be from a codebook's values. NF4: 1/282, IQ4_NL, FP4 e2m1: 0."""
 _ROWS_AT_ONCE = 4096
 
 
@@ -61,11 +60,12 @@ def pack(weight: Weight, precision: str = "fast", isa: str = "") -> PackedMatrix
 def steps_of(values: list[float]) -> tuple[list[int], float, float]:
     """Return whole steps of -127 to 127, the size of a step, and the largest distance of steps * size from `values`.
 
-    The size is chosen so that the largest value is a whole number of steps and that distance is smallest.
+    The size is chosen so that the largest value is a whole number of steps and that distance is smallest. It is at most
+    1/254 of the largest value: 1/282 for NF4, 0 for IQ4_NL and FP4 e2m1. Values must be finite.
     """
     largest = max(abs(value) for value in values)
-    if not 0 < largest < float("inf"):
-        return [0] * len(values), 1.0, largest
+    if not largest:
+        return [0] * len(values), 1.0, 0.0
     best: tuple[list[int], float, float] | None = None
     for count in range(1, _LARGEST_STEP + 1):
         size = largest / count
@@ -100,8 +100,8 @@ def _codebook(
     if len(values) != 16:
         raise ValueError(f"The codebook has {len(values)} values; 4 bits have 16.")
     scales = _checked(weight, scales, "scales")
-    steps, size, distance = steps_of(values)
-    in_steps = distance <= _TOLERANCE * max(abs(value) for value in values)  # false with a NaN
+    is_finite = all(math.isfinite(value) for value in values)
+    steps, size, _ = steps_of(values if is_finite else [0.0] * 16)
     return _native.Q4Weight.codebook(
         weight.codes.contiguous().numpy(),
         scales.numpy(),
@@ -110,7 +110,7 @@ def _codebook(
         size,
         weight.group_size,
         half=_fits_half(scales),
-        exact=exact or not in_steps,
+        exact=exact or not is_finite,
         isa=isa,
     )
 

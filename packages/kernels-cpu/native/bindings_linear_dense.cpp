@@ -1,0 +1,153 @@
+#include <nanobind/stl/string.h>
+
+#include <cstring>
+
+#include "bindings.hpp"
+#include "linear_dense.hpp"
+#include "linear_dense_arguments.hpp"
+#include "linear_dense_memory.hpp"
+
+namespace nb = nanobind;
+
+namespace modulm {
+namespace {
+
+// Where input `input` of panel row `row` lies, in numbers from the panel's beginning.
+int64_t place(Element element, int64_t row, int64_t input) {
+  if (element != Element::bf16) return input * kPanelRows + row;
+  return (input / 2 * kPanelRows + row) * 2 + input % 2;
+}
+
+template <class Number>
+void pack_panel(const Number* from, int64_t stride, int64_t panel, const DensePanels& weight, Number* to) {
+  const int64_t first = panel * kPanelRows, left = weight.rows - first, count = left < kPanelRows ? left : kPanelRows;
+  if (count < kPanelRows || weight.inputs % 2 != 0) std::memset(to, 0, size_t(weight.panel_bytes()));
+  for (int64_t input = 0; input < weight.inputs; ++input) {
+    for (int64_t row = 0; row < count; ++row) {
+      to[place(weight.element, row, input)] = from[(first + row) * stride + input];
+    }
+  }
+}
+
+float widened(Element element, const uint8_t* panel, int64_t at) {
+  const uint16_t* halves = reinterpret_cast<const uint16_t*>(panel);
+  switch (element) {
+    case Element::f32: return reinterpret_cast<const float*>(panel)[at];
+    case Element::f16: return from_f16(halves[at]);
+    case Element::bf16: return from_bf16(halves[at]);
+    case Element::e5m2: return from_f16(uint16_t(panel[at] << 8));
+    case Element::e4m3: break;
+  }
+  const int magnitude = panel[at] & 0x7f, sign = (panel[at] & 0x80) << 8;
+  return from_f16(uint16_t(sign | (magnitude == 0x7f ? 0x7e00 : magnitude << 7))) * 256.0f;
+}
+
+// A matrix of plain numbers in panels, and what can be asked of it.
+class DenseWeight {
+ public:
+  // `data` is [rows, inputs], rows `stride` numbers apart. `scales` is for 8-bit floats: float32, one for each block of
+  // block_rows x block_inputs, row-major.
+  DenseWeight(uintptr_t data, int element, int64_t rows, int64_t inputs, int64_t stride, uintptr_t scales,
+              int64_t num_scales, int64_t block_rows, int64_t block_inputs) {
+    require(element >= 0 && element <= 4, "The weight has no known type");
+    require_shape(rows, inputs);
+    require(stride >= inputs && stride <= kMostNumbers / rows, "The weight has rows that overlap");
+    weight_ = {Element(element), rows, inputs, nullptr, nullptr, 1, 1};
+    if (weight_.element >= Element::e4m3) copy_scales(scales, num_scales, block_rows, block_inputs);
+    const int64_t bytes = bytes_of(weight_.element);
+    const uint8_t* from = pointer<const uint8_t>(data, bytes, "The weight");
+    data_ = Bytes(panels_of(rows) * weight_.panel_bytes());
+    weight_.data = data_.data();
+    pool().run(panels_of(rows), 1, [&](int64_t begin, int64_t end) {
+      for (int64_t panel = begin; panel < end; ++panel) pack(from, stride, panel);
+    });
+  }
+
+  void linear(uintptr_t x, int x_type, int64_t stride, int64_t tokens, uintptr_t out, int out_type,
+              const std::string& isa_name) const {
+    require_tokens(tokens, stride, weight_.inputs);
+    require(tokens <= kMostNumbers / weight_.rows, "There are more than 2^40 results");
+    const Float from_type = float_type(x_type, "x"), to_type = float_type(out_type, "out");
+    const void* from = pointer<const void>(x, bytes_of(from_type), "x");
+    const Output to{pointer<void>(out, bytes_of(to_type), "out"), to_type, weight_.rows};
+    const DenseKernels& kernels = dense(isa_named(isa_name));
+    const int64_t inputs = weight_.inputs;
+    const Activations packed{reinterpret_cast<const float*>(scratch(Activations::bytes_for(tokens, inputs))), tokens, inputs};
+    pool().run(tokens, 1 + (1 << 14) / inputs, [&](int64_t begin, int64_t end) {
+      kernels.pack_tokens(from, from_type, stride, begin, end, packed);
+    });
+    share_out(pool(), panels_of(weight_.rows), tokens, kernels.most_tokens, kernels.tile,
+              [&](int64_t panel, int64_t first, int64_t last) {
+                kernels.multiply(weight_, packed, to, panel, panel + 1, first, last);
+              });
+  }
+
+  void rows(uintptr_t index, int64_t count, uintptr_t out, int out_type) const {
+    require(count > 0 && count <= kMostNumbers / weight_.inputs, "There must be 1 to 2^40 results");
+    const Float type = float_type(out_type, "out");
+    const int64_t* chosen = pointer<const int64_t>(index, 8, "index");
+    void* to = pointer<void>(out, bytes_of(type), "out");
+    require_indices(chosen, count, weight_.rows);
+    pool().run(count, 1 + (1 << 14) / weight_.inputs, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) put_row(chosen[i], to, type, i * weight_.inputs);
+    });
+  }
+
+  int64_t size_bytes() const { return data_.size() + scales_.size(); }
+
+ private:
+  void copy_scales(uintptr_t scales, int64_t num_scales, int64_t block_rows, int64_t block_inputs) {
+    require(block_rows > 0 && block_inputs > 0, "A block of scales needs at least one row and one input");
+    const int64_t high = (weight_.rows + block_rows - 1) / block_rows;
+    const int64_t wide = (weight_.inputs + block_inputs - 1) / block_inputs;
+    require(num_scales == high * wide, "There must be one scale for each block");
+    const float* from = pointer<const float>(scales, 4, "The scales");
+    scales_ = Bytes(num_scales * 4);
+    std::memcpy(scales_.data(), from, size_t(num_scales) * 4);
+    weight_.scales = reinterpret_cast<const float*>(scales_.data());
+    weight_.block_rows = block_rows;
+    weight_.block_inputs = block_inputs;
+  }
+
+  void pack(const uint8_t* from, int64_t stride, int64_t panel) {
+    uint8_t* to = data_.data() + panel * weight_.panel_bytes();
+    switch (bytes_of(weight_.element)) {
+      case 4: return pack_panel(reinterpret_cast<const uint32_t*>(from), stride, panel, weight_, reinterpret_cast<uint32_t*>(to));
+      case 2: return pack_panel(reinterpret_cast<const uint16_t*>(from), stride, panel, weight_, reinterpret_cast<uint16_t*>(to));
+      default: return pack_panel(from, stride, panel, weight_, to);
+    }
+  }
+
+  void put_row(int64_t row, void* to, Float type, int64_t at) const {
+    const uint8_t* panel = weight_.data + row / kPanelRows * weight_.panel_bytes();
+    const float* scales = nullptr;
+    if (weight_.scales != nullptr) {
+      const int64_t wide = (weight_.inputs + weight_.block_inputs - 1) / weight_.block_inputs;
+      scales = weight_.scales + row / weight_.block_rows * wide;
+    }
+    for (int64_t input = 0; input < weight_.inputs; ++input) {
+      float value = widened(weight_.element, panel, place(weight_.element, row % kPanelRows, input));
+      if (scales != nullptr) value *= scales[input / weight_.block_inputs];
+      put(value, to, type, at + input);
+    }
+  }
+
+  Bytes data_, scales_;
+  DensePanels weight_;
+};
+
+}  // namespace
+
+void bind_linear_dense(nb::module_& m) {
+  using Unlocked = nb::call_guard<nb::gil_scoped_release>;
+  nb::class_<DenseWeight>(m, "DenseWeight", "A matrix of plain numbers in panels; see packed_dense.py.")
+      .def(nb::init<uintptr_t, int, int64_t, int64_t, int64_t, uintptr_t, int64_t, int64_t, int64_t>(), nb::arg("data"),
+           nb::arg("element"), nb::arg("rows"), nb::arg("inputs"), nb::arg("stride"), nb::arg("scales") = 0,
+           nb::arg("num_scales") = 0, nb::arg("block_rows") = 1, nb::arg("block_inputs") = 1, Unlocked())
+      .def("linear", &DenseWeight::linear, nb::arg("x"), nb::arg("x_type"), nb::arg("stride"), nb::arg("tokens"),
+           nb::arg("out"), nb::arg("out_type"), nb::arg("isa") = "", Unlocked())
+      .def("rows", &DenseWeight::rows, nb::arg("index"), nb::arg("count"), nb::arg("out"), nb::arg("out_type"), Unlocked())
+      .def_prop_ro("size_bytes", &DenseWeight::size_bytes);
+}
+
+}  // namespace modulm

@@ -1,0 +1,136 @@
+#include <nanobind/stl/string.h>
+
+#include <atomic>
+
+#include "bindings.hpp"
+#include "linear_dense_memory.hpp"
+#include "linear_int8_pack.hpp"
+
+namespace nb = nanobind;
+
+namespace modulm {
+namespace {
+
+// A matrix of 5- to 8-bit codes in panels, and what can be asked of it.
+class Int8Weight {
+ public:
+  // `codes` is [rows, inputs] bytes, rows `stride` apart; signed ones have zero 128. `bits` is 5, 6 or 8: how they are stored.
+  // `scales` and, unless null, `minimums` are [rows, inputs / group_size] of `scale_type`; group_size is 16, a multiple of 32,
+  // or all inputs. Without minimums a value is (code - zero) * scale, rounded as `kind` says (see `Zero`).
+  Int8Weight(uintptr_t codes, bool is_signed, int64_t rows, int64_t inputs, int64_t stride, int bits, int64_t group_size,
+             uintptr_t scales, uintptr_t minimums, int scale_type, int kind, int zero) {
+    require_shape(rows, inputs);
+    require(stride >= inputs && stride <= kMostNumbers / rows, "The codes have rows that overlap");
+    require(bits == 5 || bits == 6 || bits == 8, "Codes are stored in 5, 6 or 8 bits");
+    require(!is_signed || bits == 8, "Signed codes are stored in 8 bits");
+    require(group_size > 0 && inputs % group_size == 0, "The group does not divide the inputs");
+    const bool small = group_size == 16 && inputs > 16;
+    require(small || group_size % kBlockInputs == 0 || group_size == inputs,
+            "A group is 16 inputs, a multiple of 32, or the whole row");
+    require(kind >= 0 && kind <= 2 && zero >= 0 && zero <= 255, "The codes have no known zero");
+    const Float type = float_type(scale_type, "The scales");
+    require(type != Float::bf16, "Scales are float32 or float16");
+    const int64_t unit = small ? 16 : 32, group = group_size == inputs ? (inputs + unit - 1) / unit : group_size / unit;
+    const Codes width = bits == 8 ? Codes::bits8 : bits == 6 ? Codes::bits6 : Codes::bits5;
+    weight_ = {width, Zero(kind), zero, rows, inputs, unit, group, nullptr, type, nullptr, nullptr};
+    const CodeSource source{pointer<const uint8_t>(codes, 1, "The codes"), stride, is_signed};
+    const void* low = weight_.kind == Zero::minimums ? pointer<const void>(minimums, bytes_of(type), "The minimums") : nullptr;
+    pack(source, pointer<const void>(scales, bytes_of(type), "The scales"), low);
+  }
+
+  void linear(uintptr_t x, int x_type, int64_t stride, int64_t tokens, uintptr_t out, int out_type,
+              const std::string& isa_name, bool exact) const {
+    require_tokens(tokens, stride, weight_.inputs);
+    require(tokens <= kMostNumbers / weight_.rows, "There are more than 2^40 results");
+    const Float from_type = float_type(x_type, "x"), to_type = float_type(out_type, "out");
+    const void* from = pointer<const void>(x, bytes_of(from_type), "x");
+    const Output to{pointer<void>(out, bytes_of(to_type), "out"), to_type, weight_.rows};
+    const Isa isa = isa_named(isa_name);
+    if (exact) return multiply_exactly(from, from_type, stride, tokens, to, isa);
+    const Int8Kernels& kernels = int8(isa);
+    const ActivationKernels& quantizer = activations(isa);
+    const QuantizedRows quantized = QuantizedRows::in(
+        scratch(QuantizedRows::bytes_for(tokens, weight_.inputs, weight_.unit)), tokens, weight_.inputs, weight_.unit);
+    pool().run(tokens, grain(), [&](int64_t begin, int64_t end) {
+      quantizer.quantize_rows(from, from_type, stride, begin, end, weight_.inputs, quantized);
+    });
+    share_out(pool(), panels_of(weight_.rows), tokens, kernels.most_tokens, kernels.tile,
+              [&](int64_t panel, int64_t first, int64_t last) {
+                kernels.fast(weight_, quantized, to, panel, panel + 1, first, last);
+              });
+  }
+
+  void rows(uintptr_t index, int64_t count, uintptr_t out, int out_type) const {
+    require(count > 0 && count <= kMostNumbers / weight_.inputs, "There must be 1 to 2^40 results");
+    const Float type = float_type(out_type, "out");
+    const int64_t* chosen = pointer<const int64_t>(index, 8, "index");
+    void* to = pointer<void>(out, bytes_of(type), "out");
+    require_indices(chosen, count, weight_.rows);
+    pool().run(count, grain(), [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) put_int8_row(weight_, chosen[i], to, type, i * weight_.inputs);
+    });
+  }
+
+  int64_t size_bytes() const { return codes_.size() + scales_.size() + minimums_.size(); }
+
+ private:
+  int64_t grain() const { return 1 + (1 << 14) / weight_.inputs; }
+
+  void pack(const CodeSource& source, const void* scales, const void* minimums) {
+    const int64_t panels = panels_of(weight_.rows);
+    codes_ = Bytes(panels * weight_.panel_bytes());
+    scales_ = Bytes(weight_.scale_at(panels, 0));
+    if (minimums != nullptr) minimums_ = Bytes(scales_.size());
+    std::atomic<bool> fit{true};
+    pool().run(panels, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t panel = begin; panel < end; ++panel) {
+        if (!pack_codes(weight_, source, panel, codes_.data() + panel * weight_.panel_bytes())) fit = false;
+        pack_numbers(scales, panel, scales_.data());
+        if (minimums != nullptr) pack_numbers(minimums, panel, minimums_.data());
+      }
+    });
+    require(fit, "There are codes that need more bits than the weight says");
+    weight_.data = codes_.data();
+    weight_.scales = scales_.data();
+    weight_.minimums = minimums_.data();
+  }
+
+  void pack_numbers(const void* from, int64_t panel, uint8_t* to) const {
+    if (weight_.scale_type == Float::f32) return pack_scales<float>(weight_, from, panel, to);
+    pack_scales<uint16_t>(weight_, from, panel, to);
+  }
+
+  void multiply_exactly(const void* x, Float type, int64_t stride, int64_t tokens, const Output& to, Isa isa) const {
+    const DenseKernels& widener = dense(isa);
+    const Int8Kernels& kernels = int8(isa);
+    const int64_t inputs = weight_.inputs;
+    const Activations packed{reinterpret_cast<const float*>(scratch(Activations::bytes_for(tokens, inputs))), tokens, inputs};
+    pool().run(tokens, grain(), [&](int64_t begin, int64_t end) {
+      widener.pack_tokens(x, type, stride, begin, end, packed);
+    });
+    share_out(pool(), panels_of(weight_.rows), tokens, kernels.most_tokens, widener.tile,
+              [&](int64_t panel, int64_t first, int64_t last) {
+                kernels.exact(weight_, packed, to, panel, panel + 1, first, last);
+              });
+  }
+
+  Bytes codes_, scales_, minimums_;
+  Int8Panels weight_;
+};
+
+}  // namespace
+
+void bind_linear_int8(nb::module_& m) {
+  using Unlocked = nb::call_guard<nb::gil_scoped_release>;
+  nb::class_<Int8Weight>(m, "Int8Weight", "A matrix of 5- to 8-bit codes in panels; see packed_int8.py.")
+      .def(nb::init<uintptr_t, bool, int64_t, int64_t, int64_t, int, int64_t, uintptr_t, uintptr_t, int, int, int>(),
+           nb::arg("codes"), nb::arg("is_signed"), nb::arg("rows"), nb::arg("inputs"), nb::arg("stride"), nb::arg("bits"),
+           nb::arg("group_size"), nb::arg("scales"), nb::arg("minimums"), nb::arg("scale_type"), nb::arg("kind"),
+           nb::arg("zero"), Unlocked())
+      .def("linear", &Int8Weight::linear, nb::arg("x"), nb::arg("x_type"), nb::arg("stride"), nb::arg("tokens"),
+           nb::arg("out"), nb::arg("out_type"), nb::arg("isa") = "", nb::arg("exact") = false, Unlocked())
+      .def("rows", &Int8Weight::rows, nb::arg("index"), nb::arg("count"), nb::arg("out"), nb::arg("out_type"), Unlocked())
+      .def_prop_ro("size_bytes", &Int8Weight::size_bytes);
+}
+
+}  // namespace modulm

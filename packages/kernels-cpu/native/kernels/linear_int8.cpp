@@ -1,0 +1,210 @@
+#include "linear_int8.hpp"
+
+#include "linear_dense_tile.hpp"
+#include "linear_int8_codes.hpp"
+
+namespace modulm::MODULM_ISA {
+namespace {
+
+constexpr int64_t kMostQuantized = 32 * kIntTile;
+
+inline Vec load_scales(const uint8_t* from, Float type, int lane) {
+  if (type == Float::f16) return load(reinterpret_cast<const Half*>(from) + lane);
+  return load(reinterpret_cast<const float*>(from) + lane);
+}
+
+// What a tile needs to know of its panel, besides the codes.
+struct Scales {
+  const Int8Panels& weight;
+  int64_t panel;
+
+  int64_t group_of(int64_t unit) const { return weight.group == 1 ? unit : unit / weight.group; }
+  Vec scale(int64_t group, int row) const {
+    return load_scales(weight.scales + weight.scale_at(panel, group), weight.scale_type, row);
+  }
+  Vec minimum(int64_t group, int row) const {
+    return load_scales(weight.minimums + weight.scale_at(panel, group), weight.scale_type, row);
+  }
+};
+
+// `stored` is how codes lie, `range` how large they can be: codes of fewer bits that were widened stay small.
+//
+// Adds unit `unit` to the sums of `tokens` tokens: an exact sum of integers, scaled; then minimum * sum of x.
+template <Codes stored, Codes range, int first_quad, int quads, int tokens>
+inline void add_unit(const Scales& scales, const uint8_t* block, int row, const QuantizedRows& x, int64_t token,
+                     int64_t unit, Vec (&totals)[tokens][kIntVectors]) {
+  const int64_t at = token * x.num_groups + unit, group = scales.group_of(unit);
+  const bool minimums = scales.weight.kind == Zero::minimums;
+  int32_t starts[tokens];
+  for (int t = 0; t < tokens; ++t) {
+    starts[t] = minimums ? 0 : -scales.weight.zero * x.code_sums[at + t * x.num_groups];
+    // AVX2 takes codes of 8 bits as signed, 128 less than they are.
+    if (range == Codes::bits8 && kSignedBytes) starts[t] += 128 * x.code_sums[at + t * x.num_groups];
+  }
+  Ints sums[tokens][kIntVectors];
+  const auto codes = [&](auto quad, int vector) {
+    return quad_codes<stored, first_quad + int(quad)>(block, row + vector * kLanes);
+  };
+  unit_sums<range, quads, tokens>(codes, x.codes + at * x.group, x.row_size(), starts, sums);
+#pragma GCC unroll 2
+  for (int v = 0; v < kIntVectors; ++v) {
+    const Vec scale = scales.scale(group, row + v * kLanes);
+    const Vec minimum = minimums ? scales.minimum(group, row + v * kLanes) : scale;
+#pragma GCC unroll 8
+    for (int t = 0; t < tokens; ++t) {
+      totals[t][v] = fma(to_floats(sums[t][v]), scale * all(x.scales[at + t * x.num_groups]), totals[t][v]);
+      if (minimums) totals[t][v] = fma(minimum, all(x.sums[at + t * x.num_groups]), totals[t][v]);
+    }
+  }
+}
+
+// Blocks [first, last) of a panel, whose codes begin at `codes`, times `tokens` tokens.
+template <Codes stored, Codes range, int unit, int tokens>
+inline void tile_blocks(const Scales& scales, const uint8_t* codes, int64_t first, int64_t last, const QuantizedRows& x,
+                        int64_t token, float* sums) {
+  for (int row = 0; row < kPanel; row += kIntVectors * kLanes) {
+    Vec totals[tokens][kIntVectors];
+#pragma GCC unroll 8
+    for (int t = 0; t < tokens; ++t) {
+#pragma GCC unroll 2
+      for (int v = 0; v < kIntVectors; ++v) totals[t][v] = load(sums + t * kPanel + row + v * kLanes);
+    }
+    for (int64_t block = first; block < last; ++block) {
+      const uint8_t* from = codes + (block - first) * block_bytes(stored);
+      if constexpr (unit == 32) {
+        add_unit<stored, range, 0, 8, tokens>(scales, from, row, x, token, block, totals);
+      } else {
+        add_unit<stored, range, 0, 4, tokens>(scales, from, row, x, token, block * 2, totals);
+        if (block * 2 + 1 < x.num_groups) {
+          add_unit<stored, range, 4, 4, tokens>(scales, from, row, x, token, block * 2 + 1, totals);
+        }
+      }
+    }
+#pragma GCC unroll 8
+    for (int t = 0; t < tokens; ++t) {
+#pragma GCC unroll 2
+      for (int v = 0; v < kIntVectors; ++v) store(sums + t * kPanel + row + v * kLanes, totals[t][v]);
+    }
+  }
+}
+
+template <Codes stored, Codes range, int unit, int tokens = kIntTile>
+inline void tile_some(int count, const Scales& scales, const uint8_t* codes, int64_t first, int64_t last,
+                      const QuantizedRows& x, int64_t token, float* sums) {
+  if constexpr (tokens > 0) {
+    if (count != tokens) {
+      return tile_some<stored, range, unit, tokens - 1>(count, scales, codes, first, last, x, token, sums);
+    }
+    tile_blocks<stored, range, unit, tokens>(scales, codes, first, last, x, token, sums);
+  }
+}
+
+// One chunk of a panel for tokens [first, last).
+template <Codes stored, Codes range, int unit>
+void multiply_chunk(const Scales& scales, const uint8_t* codes, int64_t block, int64_t block_end, const QuantizedRows& x,
+                    int64_t first, int64_t last, float* sums) {
+  for (int64_t token = first; token < last; token += kIntTile) {
+    const int count = last - token < kIntTile ? int(last - token) : kIntTile;
+    tile_some<stored, range, unit>(count, scales, codes, block, block_end, x, token, sums + (token - first) * kPanel);
+  }
+}
+
+template <Codes width, int unit>
+void multiply_panels_int8(const Int8Panels& weight, const QuantizedRows& x, const Output& out, int64_t begin, int64_t end,
+                          int64_t first, int64_t last) {
+  alignas(64) float sums[kMostQuantized * kPanel];
+  alignas(64) uint8_t wide[kChunkBlocks * 1024];
+  // Where the range does not matter, code for it is made once.
+  constexpr Codes range = kSignedBytes ? width : Codes::bits8;
+  const bool widen = width != Codes::bits8 && last - first > 2 * kIntTile;
+  for (int64_t panel = begin; panel < end; ++panel) {
+    const Scales scales{weight, panel};
+    __builtin_memset(sums, 0, size_t(last - first) * kPanel * sizeof(float));
+    for (int64_t block = 0; block < weight.blocks(); block += kChunkBlocks) {
+      const int64_t stop = block + kChunkBlocks < weight.blocks() ? block + kChunkBlocks : weight.blocks();
+      const uint8_t* codes = weight.data + panel * weight.panel_bytes() + block * block_bytes(width);
+      if (widen) {
+        widen_blocks<width>(codes, stop - block, wide);
+        multiply_chunk<Codes::bits8, range, unit>(scales, wide, block, stop, x, first, last, sums);
+      } else {
+        multiply_chunk<width, range, unit>(scales, codes, block, stop, x, first, last, sums);
+      }
+    }
+    store_panel(sums, panel, first, last, out);
+  }
+}
+
+template <Codes width>
+void fast_of(const Int8Panels& weight, const QuantizedRows& x, const Output& out, int64_t begin, int64_t end,
+             int64_t first, int64_t last) {
+  const auto multiply = weight.unit == 32 ? multiply_panels_int8<width, 32> : multiply_panels_int8<width, 16>;
+  multiply(weight, x, out, begin, end, first, last);
+}
+
+void fast(const Int8Panels& weight, const QuantizedRows& x, const Output& out, int64_t begin, int64_t end,
+          int64_t first, int64_t last) {
+  switch (weight.codes) {
+    case Codes::bits8: return fast_of<Codes::bits8>(weight, x, out, begin, end, first, last);
+    case Codes::bits6: return fast_of<Codes::bits6>(weight, x, out, begin, end, first, last);
+    case Codes::bits5: return fast_of<Codes::bits5>(weight, x, out, begin, end, first, last);
+  }
+}
+
+// Dequantised weights, a chunk of the dense kernels at a time; values are rounded as `GroupedInt` and `ChannelInt8` say.
+template <Codes width>
+struct Dequantized {
+  const Int8Panels& weight;
+  alignas(64) float values[kChunk * kPanelRows];
+
+  const uint8_t* operator()(int64_t panel, int64_t chunk) {
+    const int64_t first = chunk * (kChunk / kBlockInputs), left = weight.blocks() - first;
+    const Scales scales{weight, panel};
+    for (int64_t block = 0; block < kChunk / kBlockInputs && block < left; ++block) {
+      const uint8_t* from = weight.data + panel * weight.panel_bytes() + (first + block) * block_bytes(width);
+      quads_in_turn<8>([&](auto quad) {
+        const int64_t input = (first + block) * kBlockInputs + quad * 4;
+        if (input >= weight.inputs) return;
+        for (int row = 0; row < kPanel; row += kLanes) {
+          fill(scales, scales.group_of(input / weight.unit), quad_codes<width, int(quad)>(from, row), row,
+               values + (block * kBlockInputs + quad * 4) * kPanelRows + row);
+        }
+      });
+    }
+    return reinterpret_cast<const uint8_t*>(values);
+  }
+
+  // Four inputs of kLanes rows.
+  void fill(const Scales& scales, int64_t group, Ints codes, int row, float* to) const {
+    const Vec scale = scales.scale(group, row);
+    const Vec minimum = weight.kind == Zero::minimums ? scales.minimum(group, row) : scale * all(float(-weight.zero));
+    quads_in_turn<4>([&](auto byte) {
+      const Ints code = both(shifted_right<byte * 8>(codes), all_ints(255));
+      const Vec value = weight.kind == Zero::shift ? to_floats(minus(code, all_ints(weight.zero))) * scale
+                                                   : to_floats(code) * scale + minimum;
+      store(to + byte * kPanelRows, value);
+    });
+  }
+};
+
+template <Codes width>
+void exact_of(const Int8Panels& weight, const Activations& x, const Output& out, int64_t begin, int64_t end,
+              int64_t first, int64_t last) {
+  Dequantized<width> source{weight, {}};
+  multiply_panels<Element::f32>(source, x, out, begin, end, first, last);
+}
+
+void exact(const Int8Panels& weight, const Activations& x, const Output& out, int64_t begin, int64_t end, int64_t first,
+           int64_t last) {
+  switch (weight.codes) {
+    case Codes::bits8: return exact_of<Codes::bits8>(weight, x, out, begin, end, first, last);
+    case Codes::bits6: return exact_of<Codes::bits6>(weight, x, out, begin, end, first, last);
+    case Codes::bits5: return exact_of<Codes::bits5>(weight, x, out, begin, end, first, last);
+  }
+}
+
+}  // namespace
+
+extern const Int8Kernels int8;
+const Int8Kernels int8{kIntTile, kMostQuantized < kMostTokens ? kMostQuantized : kMostTokens, fast, exact};
+
+}  // namespace modulm::MODULM_ISA

@@ -1,0 +1,75 @@
+// Products with plain numbers: float32, float16, bfloat16 and 8-bit floats kept in their own width, widened in
+// registers, added up in float32.
+//
+// Layout ("panels"): 32 output rows lie interleaved, so that one load gives the same input of neighbouring rows and
+// every lane is a row. Each sum runs over the inputs in order, whatever the tile, the thread or the number of tokens:
+// a token's result does not depend on its company. AVX2 and AVX-512 give the same bits.
+#pragma once
+
+#include <cstdint>
+
+#include "dispatch.hpp"
+#include "float_types.hpp"
+
+namespace modulm {
+
+inline constexpr int64_t kPanelRows = 32;
+inline constexpr int64_t kChunk = 128;  // inputs per turn: 16 KiB of float32 weights stay in the L1 cache
+
+// How weights are stored. The first three equal `Float`.
+enum class Element : int { f32 = 0, f16 = 1, bf16 = 2, e4m3 = 3, e5m2 = 4 };
+
+inline constexpr int64_t bytes_of(Element element) {
+  return element == Element::f32 ? 4 : element == Element::f16 || element == Element::bf16 ? 2 : 1;
+}
+
+inline constexpr int64_t panels_of(int64_t rows) { return (rows + kPanelRows - 1) / kPanelRows; }
+inline constexpr int64_t chunks_of(int64_t inputs) { return (inputs + kChunk - 1) / kChunk; }
+
+// Weights [rows, inputs] in panels: [panel][input][32], zeros beyond rows and where inputs are odd. bfloat16 differs:
+// [panel][input / 2][32][2], because pairs of neighbours widen with one shift and one mask.
+struct DensePanels {
+  Element element;
+  int64_t rows;
+  int64_t inputs;
+  const uint8_t* data;
+  // 8-bit floats only: value = scales[row / block_rows][input / block_inputs] * number.
+  const float* scales;
+  int64_t block_rows;
+  int64_t block_inputs;
+
+  int64_t panel_bytes() const { return (inputs + 1) / 2 * 2 * kPanelRows * bytes_of(element); }
+};
+
+// Activations in float32, cut into chunks of inputs: [chunk][token][kChunk], so that a tile's rows are a constant apart.
+struct Activations {
+  const float* packed;
+  int64_t tokens;
+  int64_t inputs;
+
+  const float* at(int64_t chunk, int64_t token) const { return packed + (chunk * tokens + token) * kChunk; }
+  static int64_t bytes_for(int64_t tokens, int64_t inputs) { return chunks_of(inputs) * tokens * kChunk * 4; }
+};
+
+// Results [tokens, rows].
+struct Output {
+  void* data;
+  Float type;
+  int64_t rows;
+};
+
+struct DenseKernels {
+  int64_t tile;        // tokens that share one load of the weights
+  int64_t most_tokens; // tokens that one call of `multiply` may be given
+
+  // Fill `packed` (see `Activations`) for tokens [begin, end) of x, whose rows start `stride` numbers apart.
+  void (*pack_tokens)(const void* x, Float type, int64_t stride, int64_t begin, int64_t end, const Activations& to);
+
+  // Compute panels [begin, end) of rows for tokens [first, last).
+  void (*multiply)(const DensePanels& weight, const Activations& x, const Output& out, int64_t begin, int64_t end,
+                   int64_t first, int64_t last);
+};
+
+MODULM_FAMILY(DenseKernels, dense)
+
+}  // namespace modulm

@@ -1,0 +1,164 @@
+// The inner product of dense kernels: a few tokens by one panel of rows over one chunk of inputs, in registers.
+//
+// Also serves weights that are not dense, once their values lie in a float32 buffer. Included by kernels only.
+#pragma once
+
+#include "lanes.hpp"
+#include "linear_dense.hpp"
+
+namespace modulm::MODULM_ISA {
+namespace {
+
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"  // GCC 12 warns of its own AVX-512 intrinsics
+#endif
+
+constexpr int kPanel = int(kPanelRows);
+
+// Tokens per tile, and how many vectors of rows it takes for so many tokens: tokens * vectors sums, two or four vectors of
+// weights and a value of x must fit into the registers, and be enough to hide how long an fma takes.
+#if defined(__AVX512F__)
+constexpr int kTile = 12;  // 32 registers of 16 lanes
+constexpr int vectors_for(int) { return 2; }
+#elif defined(__AVX2__)
+constexpr int kTile = 6;  // 16 registers of 8 lanes
+constexpr int vectors_for(int tokens) { return tokens <= 3 ? 4 : 2; }
+#else
+constexpr int kTile = 4;  // 16 registers of 4 lanes at least
+constexpr int vectors_for(int tokens) { return tokens == 1 ? 8 : tokens == 2 ? 4 : 2; }
+#endif
+
+// Pairs of bfloat16: the low halves are numbers of the first input, the high halves of the second.
+inline void load_pair_bf16(const uint8_t* from, Vec& first, Vec& second) {
+#if defined(__AVX512F__)
+  const __m512i both = _mm512_loadu_si512(from);
+  first = _mm512_castsi512_ps(_mm512_slli_epi32(both, 16));
+  second = _mm512_castsi512_ps(_mm512_and_si512(both, _mm512_set1_epi32(int(0xffff0000u))));
+#elif defined(__AVX2__)
+  const __m256i both = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
+  first = _mm256_castsi256_ps(_mm256_slli_epi32(both, 16));
+  second = _mm256_castsi256_ps(_mm256_and_si256(both, _mm256_set1_epi32(int(0xffff0000u))));
+#else
+  typedef uint32_t Unsigned __attribute__((vector_size(16)));
+  Unsigned both;
+  __builtin_memcpy(&both, from, sizeof(both));
+  first = reinterpret_cast<Vec>(both << 16);
+  second = reinterpret_cast<Vec>(both & 0xffff0000u);
+#endif
+}
+
+inline void store_halves(Half* to, Vec value) {
+#if defined(__AVX512F__)
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_cvtps_ph(value, _MM_FROUND_TO_NEAREST_INT));
+#elif defined(__AVX2__)
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm256_cvtps_ph(value, _MM_FROUND_TO_NEAREST_INT));
+#else
+  for (int i = 0; i < kLanes; ++i) narrow(value[i], to + i);
+#endif
+}
+constexpr int64_t kMostTokens = 16 * kTile;  // so many sums of one panel lie on the stack
+
+// Loads input pair `pair` of a chunk for the lanes from `row` on.
+template <Element element>
+inline void load_pair(const uint8_t* chunk, int64_t pair, int row, Vec& first, Vec& second) {
+  if constexpr (element == Element::f32) {
+    const float* from = reinterpret_cast<const float*>(chunk) + pair * 2 * kPanel + row;
+    first = load(from);
+    second = load(from + kPanel);
+  } else if constexpr (element == Element::f16) {
+    const Half* from = reinterpret_cast<const Half*>(chunk) + pair * 2 * kPanel + row;
+    first = load(from);
+    second = load(from + kPanel);
+  } else {
+    load_pair_bf16(chunk + (pair * kPanel + row) * 4, first, second);
+  }
+}
+
+// sums[token][row] += x[token][input] * weight[input][row], for `tokens` tokens and `vectors` vectors of rows.
+template <Element element, int tokens, int vectors>
+inline void tile_part(const uint8_t* chunk, int64_t pairs, int row, const float* x, float* sums) {
+  Vec total[tokens][vectors];
+#pragma GCC unroll 16
+  for (int t = 0; t < tokens; ++t) {
+#pragma GCC unroll 8
+    for (int v = 0; v < vectors; ++v) total[t][v] = load(sums + t * kPanel + row + v * kLanes);
+  }
+  for (int64_t pair = 0; pair < pairs; ++pair) {
+    Vec first[vectors], second[vectors];
+#pragma GCC unroll 8
+    for (int v = 0; v < vectors; ++v) load_pair<element>(chunk, pair, row + v * kLanes, first[v], second[v]);
+#pragma GCC unroll 16
+    for (int t = 0; t < tokens; ++t) {
+      const Vec value = all(x[t * kChunk + pair * 2]);
+#pragma GCC unroll 8
+      for (int v = 0; v < vectors; ++v) total[t][v] = fma(first[v], value, total[t][v]);
+    }
+#pragma GCC unroll 16
+    for (int t = 0; t < tokens; ++t) {
+      const Vec value = all(x[t * kChunk + pair * 2 + 1]);
+#pragma GCC unroll 8
+      for (int v = 0; v < vectors; ++v) total[t][v] = fma(second[v], value, total[t][v]);
+    }
+  }
+#pragma GCC unroll 16
+  for (int t = 0; t < tokens; ++t) {
+#pragma GCC unroll 8
+    for (int v = 0; v < vectors; ++v) store(sums + t * kPanel + row + v * kLanes, total[t][v]);
+  }
+}
+
+// As above for all rows of the panel and a number of tokens that is known at run time only: at most kTile.
+template <Element element, int tokens = kTile>
+inline void tile(int count, const uint8_t* chunk, int64_t pairs, const float* x, float* sums) {
+  if constexpr (tokens > 0) {
+    if (count != tokens) return tile<element, tokens - 1>(count, chunk, pairs, x, sums);
+    constexpr int vectors = vectors_for(tokens);
+    for (int row = 0; row < kPanel; row += vectors * kLanes) {
+      tile_part<element, tokens, vectors>(chunk, pairs, row, x, sums);
+    }
+  }
+}
+
+inline void store_row(const float* sums, int64_t count, void* to, Float type, int64_t at) {
+  if (type == Float::f32) {
+    __builtin_memcpy(static_cast<float*>(to) + at, sums, size_t(count) * 4);
+    return;
+  }
+  alignas(64) uint16_t bits[kPanel];
+  if (type == Float::f16) {
+    for (int i = 0; i < kPanel; i += kLanes) store_halves(reinterpret_cast<Half*>(bits) + i, load(sums + i));
+  } else {
+    for (int i = 0; i < kPanel; ++i) bits[i] = to_bf16(sums[i]);
+  }
+  __builtin_memcpy(static_cast<uint16_t*>(to) + at, bits, size_t(count) * 2);
+}
+
+inline void store_panel(const float* sums, int64_t panel, int64_t first, int64_t last, const Output& out) {
+  const int64_t row = panel * kPanelRows, left = out.rows - row, count = left < kPanelRows ? left : kPanelRows;
+  for (int64_t token = first; token < last; ++token) {
+    store_row(sums + (token - first) * kPanel, count, out.data, out.type, token * out.rows + row);
+  }
+}
+
+// Panels [begin, end) for tokens [first, last), at most kMostTokens. `source(panel, chunk)` returns where the weights of
+// that chunk lie, in the layout of `element`; it may fill a buffer of its own.
+template <Element element, class Source>
+inline void multiply_panels(Source& source, const Activations& x, const Output& out, int64_t begin, int64_t end,
+                            int64_t first, int64_t last) {
+  alignas(64) float sums[kMostTokens * kPanel];
+  for (int64_t panel = begin; panel < end; ++panel) {
+    __builtin_memset(sums, 0, size_t(last - first) * kPanel * sizeof(float));
+    for (int64_t chunk = 0; chunk < chunks_of(x.inputs); ++chunk) {
+      const uint8_t* weights = source(panel, chunk);
+      const int64_t left = x.inputs - chunk * kChunk, pairs = left < kChunk ? (left + 1) / 2 : kChunk / 2;
+      for (int64_t token = first; token < last; token += kTile) {
+        const int count = last - token < kTile ? int(last - token) : kTile;
+        tile<element>(count, weights, pairs, x.at(chunk, token), sums + (token - first) * kPanel);
+      }
+    }
+    store_panel(sums, panel, first, last, out);
+  }
+}
+
+}  // namespace
+}  // namespace modulm::MODULM_ISA

@@ -1,0 +1,54 @@
+// Integers of `kernels/linear_int8.cpp` on AVX-512 with VNNI: 16 rows, `vpdpbusd` adds 4 products to each lane.
+#pragma once
+
+#include "lanes.hpp"
+#include "linear_int8.hpp"
+
+namespace modulm::MODULM_ISA {
+namespace {
+
+using Ints = __m512i;
+constexpr bool kSignedBytes = false;  // AVX2 takes codes of 8 bits as signed, 128 less than they are
+constexpr int kIntTile = 6;     // tokens: 12 sums of integers, 12 of floats
+constexpr int kIntVectors = 2;  // vectors of rows
+
+inline Ints load_bytes(const uint8_t* from) { return _mm512_loadu_si512(from); }
+inline void store_bytes(uint8_t* to, Ints value) { _mm512_storeu_si512(to, value); }
+inline Ints all_bytes(int value) { return _mm512_set1_epi8(char(value)); }
+inline Ints both(Ints a, Ints b) { return _mm512_and_si512(a, b); }
+inline Ints either(Ints a, Ints b) { return _mm512_or_si512(a, b); }
+template <int bits>  // to the left where negative
+inline Ints shifted_right(Ints a) {
+  if constexpr (bits > 0) return _mm512_srli_epi32(a, bits);
+  if constexpr (bits < 0) return _mm512_slli_epi32(a, -bits);
+  return a;
+}
+inline Ints all_ints(int32_t value) { return _mm512_set1_epi32(value); }
+inline Ints minus(Ints a, Ints b) { return _mm512_sub_epi32(a, b); }
+inline Vec to_floats(Ints a) { return _mm512_cvtepi32_ps(a); }
+
+inline Ints four_inputs(const int8_t* x) {
+  int32_t four;
+  __builtin_memcpy(&four, x, 4);
+  return _mm512_set1_epi32(four);
+}
+
+// sums[t][v] = starts[t] + the products of `quads` quads of codes and x. `codes(quad, v)` returns unsigned bytes.
+template <Codes, int quads, int tokens, class Source>
+inline void unit_sums(const Source& codes, const int8_t* x, int64_t stride, const int32_t* starts,
+                      Ints (&sums)[tokens][kIntVectors]) {
+#pragma GCC unroll 8
+  for (int t = 0; t < tokens; ++t) sums[t][0] = sums[t][1] = _mm512_set1_epi32(starts[t]);
+  quads_in_turn<quads>([&](auto quad) {
+    const Ints first = codes(quad, 0), second = codes(quad, 1);
+#pragma GCC unroll 8
+    for (int t = 0; t < tokens; ++t) {
+      const Ints four = four_inputs(x + t * stride + 4 * quad);
+      sums[t][0] = _mm512_dpbusd_epi32(sums[t][0], first, four);
+      sums[t][1] = _mm512_dpbusd_epi32(sums[t][1], second, four);
+    }
+  });
+}
+
+}  // namespace
+}  // namespace modulm::MODULM_ISA

@@ -1,0 +1,113 @@
+"""Weights of 5 to 8 bits in panels, multiplied by activations of 8 bits: `GroupedInt` and `ChannelInt8`.
+
+"fast" quantises activations to 8 bits, in groups of 32 (16 where the weight's groups are), and adds up exact integers;
+"exact" multiplies float32 activations by dequantised weights, slowly, to tell one error from the other. The layout is in
+`native/linear_int8.hpp`. Knows nothing of when a weight is served by these kernels: `provider.py` decides that.
+"""
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from modulm.interfaces.quantization import ChannelInt8, GroupedInt, Weight
+from modulm.interfaces.support import Accepted, Rejected, Support
+from modulm_kernels_cpu.packed_dense import PackedMatrix, float_number, require
+
+if TYPE_CHECKING:
+    import torch
+
+_SHIFT, _PRODUCT, _MINIMUMS = 0, 1, 2
+"""`Zero` in linear_int8.hpp: how codes become numbers."""
+
+
+class _Exact:
+    """A native weight whose products are computed from dequantised weights."""
+
+    def __init__(self, native: Any) -> None:
+        self._native = native
+        self.rows = native.rows
+        self.size_bytes: int = native.size_bytes
+
+    def linear(self, *arguments: Any) -> None:
+        """See `NativeWeight`."""
+        self._native.linear(*arguments, exact=True)
+
+
+def supports(weight: Weight) -> Support:
+    """Say whether `pack` serves this weight."""
+    if isinstance(weight, ChannelInt8):
+        return Accepted("8-bit weights x 8-bit activations")
+    if not isinstance(weight, GroupedInt):
+        return Rejected(f"{type(weight).__name__} is no kind of integers with scales")
+    if not 5 <= weight.bits <= 8:
+        return Rejected(f"it takes 5 to 8 bits, not {weight.bits}")
+    group = weight.group_size
+    if group != 16 and group % 32 != 0 and group != weight.in_features:
+        return Rejected(f"groups of {group} inputs are neither 16, nor a multiple of 32, nor a whole row")
+    return Accepted(f"{weight.bits}-bit weights x 8-bit activations")
+
+
+def pack(weight: Weight, precision: str = "") -> PackedMatrix:
+    """Copy the weight, whose tensors are on the CPU, into panels; the tensors are no longer needed then.
+
+    `precision` is "fast" or "exact"; empty means what MODULM_KERNEL_PRECISION says, and "fast" where it says nothing.
+    """
+    precision = precision or os.environ.get("MODULM_KERNEL_PRECISION", "") or "fast"
+    if precision not in ("fast", "exact"):
+        raise ValueError(f"MODULM_KERNEL_PRECISION={precision!r} is unknown. There are fast and exact.")
+    if isinstance(weight, ChannelInt8):
+        native = _pack_channels(weight)
+    elif isinstance(weight, GroupedInt) and supports(weight):
+        native = _pack_groups(weight)
+    else:
+        raise TypeError(f"{type(weight).__name__} cannot be packed: {supports(weight)}.")
+    return PackedMatrix(_Exact(native) if precision == "exact" else native, weight)
+
+
+def _pack_channels(weight: ChannelInt8) -> Any:
+    import torch
+
+    from modulm_kernels_cpu import _native
+
+    shape = (weight.out_features, weight.in_features)
+    require(weight.codes, shape, (torch.int8,), "codes")
+    require(weight.scales, shape[:1], (torch.float32,), "scales")
+    codes, scales = weight.codes.contiguous(), weight.scales.contiguous()
+    groups = (8, weight.in_features, scales.data_ptr(), 0, float_number(scales, "scales"), _SHIFT, 128)
+    return _native.Int8Weight(codes.data_ptr(), True, *shape, weight.in_features, *groups)
+
+
+def _pack_groups(weight: GroupedInt) -> Any:
+    import torch
+
+    from modulm_kernels_cpu import _native
+
+    shape = (weight.out_features, weight.in_features)
+    if weight.group_size < 1 or weight.in_features % weight.group_size:
+        raise ValueError(f"Groups of {weight.group_size} inputs do not divide {weight.in_features}.")
+    scale_shape = (weight.out_features, weight.in_features // weight.group_size)
+    require(weight.codes, shape, (torch.uint8,), "codes")
+    for name, part in (("scales", weight.scales), ("minimums", weight.minimums)):
+        require(part, scale_shape, (torch.float32, torch.float16), name)
+    codes = weight.codes.contiguous()
+    zero = 1 << (weight.bits - 1)
+    scales, minimums = _same_type(weight.scales.contiguous(), weight.minimums.contiguous())
+    centred = _are_centred(scales, minimums, zero)
+    stored = weight.bits if weight.bits < 7 else 8
+    groups = (stored, weight.group_size, scales.data_ptr(), 0 if centred else minimums.data_ptr())
+    kind = (float_number(scales, "scales"), _PRODUCT if centred else _MINIMUMS, zero)
+    return _native.Int8Weight(codes.data_ptr(), False, *shape, weight.in_features, *groups, *kind)
+
+
+def _same_type(scales: "torch.Tensor", minimums: "torch.Tensor") -> "tuple[torch.Tensor, torch.Tensor]":
+    if scales.dtype == minimums.dtype:
+        return scales, minimums
+    return scales.float(), minimums.float()
+
+
+def _are_centred(scales: "torch.Tensor", minimums: "torch.Tensor", zero: int) -> bool:
+    """Whether each minimum is -zero * scale, as in signed formats: then it needs no memory and integers hold the offset."""
+    import torch
+
+    at_once = max(1, (1 << 18) // scales.shape[1])
+    pairs = zip(scales.split(at_once), minimums.split(at_once), strict=True)
+    return all(torch.equal(low.float(), scale.float() * -zero) for scale, low in pairs)

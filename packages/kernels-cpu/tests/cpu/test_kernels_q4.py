@@ -1,0 +1,280 @@
+"""Products with 4-bit weights against float64, on every instruction set that runs here.
+
+What a `fast` product must be is known exactly: float64 arithmetic on activations that numpy has quantised by the rule
+in `native/quantize_activations.hpp`. So only float32's rounding is left between the two.
+"""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from modulm.interfaces.quantization import BlockFloat4, Codebook4, GroupedInt
+from modulm.reference.dequantize import dequantize
+from modulm_kernels_cpu import _native
+from modulm_kernels_cpu.packed_q4 import pack, steps_of
+
+ISAS = [name for name in ("generic", "avx2", "avx512", "neon") if _native.can_run(name)]
+EPSILON = 2.0**-24
+IQ4_NL = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113]
+NF4 = [
+    -1.0, -0.69619280, -0.52507305, -0.39491749, -0.28444138, -0.18477343, -0.09105004, 0.0,
+    0.07958030, 0.16093020, 0.24611230, 0.33791524, 0.44070983, 0.56261700, 0.72295684, 1.0,
+]  # fmt: skip
+UNEVEN = [-1.0, -0.6937, -0.5091, -0.3713, -0.2747, -0.1931, -0.1277, -0.0013, 0.0551, 0.1117, 0.1831, 0.2797,
+          0.4253, 0.5519, 0.7489, 0.9367]  # fmt: skip
+SHAPES = [  # out_features, in_features, group_size
+    (1, 32, 32),
+    (8, 64, 32),
+    (33, 96, 32),
+    (13, 96, 16),
+    (50, 144, 48),
+    (16, 128, 64),
+    (17, 256, 128),
+    (9, 512, 256),
+    (31, 576, 576),
+    (7, 100, 100),
+    (20, 36, 36),
+    (5, 2, 2),
+]
+KINDS = ["minimums", "wide", "offset", "codebook", "nf4", "uneven", "block"]
+
+
+def make(kind, out_features, in_features, group_size, seed=0):
+    """A random weight. "wide" has scales that float16 cannot hold, "uneven" a codebook that steps only come near."""
+    work = torch.Generator().manual_seed(seed)
+    groups = (out_features, in_features // group_size)
+    codes = torch.randint(0, 256, (out_features, in_features // 2), generator=work, dtype=torch.uint8)
+    scales = (torch.rand(groups, generator=work) * 0.1 + 0.01) * torch.randn(groups, generator=work).sign()
+    common = {"out_features": out_features, "in_features": in_features, "group_size": group_size, "codes": codes}
+    if kind == "wide":
+        minimums = torch.randn(groups, generator=work) * 0.1 - 0.5
+        return GroupedInt(bits=4, scales=scales, minimums=minimums, **common)
+    scales = scales.half()
+    if kind == "minimums":
+        minimums = (torch.randn(groups, generator=work) * 0.1 - 0.5).half()
+        return GroupedInt(bits=4, scales=scales, minimums=minimums, **common)
+    if kind == "offset":
+        return GroupedInt(bits=4, scales=scales, minimums=-8 * scales, **common)
+    if kind == "block":
+        exponents = torch.randint(118, 126, groups, generator=work, dtype=torch.uint8)
+        return BlockFloat4(scales=exponents, **common)
+    codebook = {"codebook": IQ4_NL, "nf4": NF4, "uneven": UNEVEN}[kind]
+    return Codebook4(scales=scales, codebook=torch.tensor(codebook, dtype=torch.float32), **common)
+
+
+def quantized(x, group):
+    """Activations as the rule has them: float64 values of float32 scales times whole numbers."""
+    size = x.shape[1]
+    padded = np.zeros((len(x), -(-size // group) * group), np.float32)
+    padded[:, :size] = x
+    grouped = padded.reshape(len(x), -1, group)
+    largest = np.abs(grouped).max(-1, keepdims=True)
+    with np.errstate(all="ignore"):
+        scales = np.where(largest >= 2.0**-100, largest / np.float32(127), np.float32(0))
+        codes = np.where(largest >= 2.0**-100, np.rint(grouped * (np.float32(127) / largest)), 0)
+    return codes.astype(np.int8), scales[..., 0], (codes.astype(np.float64) * scales).reshape(len(x), -1)[:, :size]
+
+
+def unit_of(weight):
+    return 16 if weight.group_size % 32 == 16 else 32
+
+
+def matrix(weight):
+    """The weight in float64, from its float32 parts."""
+    return dequantize(weight, torch.float32).double().numpy()
+
+
+def matrix_in_steps(weight):
+    """The weight as the integer path has it: codebooks in whole steps."""
+    if not isinstance(weight, Codebook4):
+        return matrix(weight)
+    steps, size, _ = steps_of(weight.codebook.tolist())
+    table = torch.tensor(steps, dtype=torch.float64) * float(np.float32(size))
+    codes = torch.stack((weight.codes & 15, weight.codes >> 4), -1).flatten(-2).int()
+    values = table[codes].unflatten(-1, (-1, weight.group_size)) * weight.scales.double()[..., None]
+    return values.flatten(-2).numpy()
+
+
+def activations(num_tokens, size, seed=0):
+    work = np.random.default_rng(seed)
+    return (work.standard_normal((num_tokens, size)) * np.exp(work.standard_normal((num_tokens, 1)))).astype(np.float32)
+
+
+def multiply(packed, x, out_features, margin=64):
+    """The native product into memory full of NaN between canaries."""
+    room = np.full(len(x) * out_features + 2 * margin, np.nan, np.float32)
+    room[:margin] = room[-margin:] = 12345.0
+    packed._native.linear(x.ctypes.data, 0, x.shape[1], len(x), room.ctypes.data + 4 * margin, 0)
+    assert (room[:margin] == 12345.0).all() and (room[-margin:] == 12345.0).all()
+    return room[margin:-margin].reshape(len(x), out_features)
+
+
+def assert_fast(got, x, weight):
+    """Compare with float64 on quantised activations. Codes and minimum may cancel: terms are larger than their sum."""
+    values = quantized(x, unit_of(weight))[2]
+    expected = values @ matrix_in_steps(weight).T
+    scales = weight.scales if weight.scales.dtype != torch.uint8 else torch.exp2(weight.scales.float() - 127)
+    term = 15.0 if isinstance(weight, GroupedInt) else 6.0 if isinstance(weight, BlockFloat4) else weight.codebook.max()
+    terms = np.abs(values) @ np.repeat(np.abs(scales.double().numpy()) * float(term), weight.group_size, 1).T
+    assert (np.abs(got - expected) <= EPSILON * (16 * terms + 64 * np.abs(expected)) + 1e-30).all()
+
+
+def assert_close(got, x, weight, epsilons):
+    """Compare with float64, allowing for float32's rounding of every term."""
+    expected = x @ weight.T
+    allowed = epsilons * EPSILON * (np.abs(x) @ np.abs(weight).T) + 1e-30
+    assert (np.abs(got - expected) <= allowed).all(), (np.abs(got - expected) / allowed).max()
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("group", [16, 32, 64])
+def test_activations_are_quantised_bit_for_bit(isa, group):
+    x = activations(9, 200)
+    x[3] = 0.0
+    x[4, :40] = 1e-38
+    x[5, 7] = 1e30
+    groups = -(-200 // group)
+    codes, scales = np.full((9, groups * group), 99, np.int8), np.full((9, groups), np.nan, np.float32)
+    sums, code_sums = scales.copy(), np.full((9, groups), 99, np.int32)
+    _native.quantize_activations(x, codes, scales, sums, code_sums, group, isa)
+    expected_codes, expected_scales, _ = quantized(x, group)
+    np.testing.assert_array_equal(codes.reshape(expected_codes.shape), expected_codes)
+    np.testing.assert_array_equal(scales, expected_scales)
+    np.testing.assert_array_equal(code_sums, expected_codes.sum(-1, dtype=np.int32))
+    np.testing.assert_array_equal(sums, expected_scales * expected_codes.sum(-1, dtype=np.int32).astype(np.float32))
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_fast_is_float64_on_quantised_activations(isa, kind, shape):
+    weight = make(kind, *shape)
+    packed = pack(weight, "fast", isa)
+    for num_tokens in (1, 2, 3, 7, 21):
+        x = activations(num_tokens, shape[1], seed=num_tokens)
+        got = multiply(packed, x, shape[0])
+        assert_fast(got, x, weight)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_exact_is_float64_within_rounding(isa, kind, shape):
+    weight = make(kind, *shape)
+    packed = pack(weight, "exact", isa)
+    for num_tokens in (1, 2, 3, 7, 21):
+        x = activations(num_tokens, shape[1], seed=num_tokens)
+        got = multiply(packed, x, shape[0])
+        assert_close(got, x.astype(np.float64), matrix(weight), 64)
+        expected = x.astype(np.float64) @ matrix(weight).T
+        assert np.linalg.norm(got - expected) <= 1e-5 * np.linalg.norm(expected)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_rows_are_those_of_the_reference(isa, kind, shape):
+    weight = make(kind, *shape)
+    packed = pack(weight, "fast", isa)
+    index = torch.tensor([shape[0] - 1, 0, shape[0] // 2, 0])
+    for dtype in (torch.float32, torch.float16, torch.bfloat16):
+        assert torch.equal(packed.rows(index, dtype), dequantize(weight, dtype, index))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("precision", ["fast", "exact"])
+def test_instruction_sets_agree_bit_by_bit(kind, precision):
+    weight = make(kind, 45, 192, 32)
+    x = activations(11, 192)
+    results = [multiply(pack(weight, precision, isa), x, 45) for isa in ISAS]
+    for other in results[1:]:
+        np.testing.assert_array_equal(results[0], other)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("precision", ["fast", "exact"])
+def test_bits_depend_neither_on_threads_nor_on_company(isa, precision):
+    weight = make("minimums", 201, 96, 32)
+    x = activations(67, 96)
+    before = _native.num_threads()
+    try:
+        results = []
+        for count in (1, 2, 3):
+            _native.set_num_threads(count)
+            results.append(multiply(pack(weight, precision, isa), x, 201))
+    finally:
+        _native.set_num_threads(before)
+    np.testing.assert_array_equal(results[0], results[1])
+    np.testing.assert_array_equal(results[0], results[2])
+    packed = pack(weight, precision, isa)
+    for num_tokens in range(1, 68):
+        np.testing.assert_array_equal(multiply(packed, x[:num_tokens].copy(), 201), results[0][:num_tokens])
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_a_large_matrix_in_many_pieces(isa):
+    weight = make("minimums", 1000, 512, 32)
+    x = activations(150, 512)
+    packed = pack(weight, "fast", isa)
+    expected = quantized(x, 32)[2] @ matrix(weight).T
+    assert np.linalg.norm(multiply(packed, x, 1000) - expected) <= 1e-6 * np.linalg.norm(expected)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    kind=st.sampled_from(KINDS),
+    rows=st.integers(1, 70),
+    groups=st.integers(1, 5),
+    group_size=st.sampled_from([16, 32, 48, 64, 128]),
+    num_tokens=st.integers(1, 67),
+    isa=st.sampled_from(ISAS),
+    seed=st.integers(0, 1000),
+)
+def test_any_shape(kind, rows, groups, group_size, num_tokens, isa, seed):
+    weight = make(kind, rows, groups * group_size, group_size, seed)
+    x = activations(num_tokens, weight.in_features, seed)
+    got = multiply(pack(weight, "exact", isa), x, rows)
+    assert_close(got, x.astype(np.float64), matrix(weight), 64)
+    assert_fast(multiply(pack(weight, "fast", isa), x, rows), x, weight)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_whole_error_is_below_one_percent(isa, kind):
+    weight = make(kind, 256, 1024, 32)
+    x = activations(16, 1024)
+    got = multiply(pack(weight, "fast", isa), x, 256)
+    expected = x.astype(np.float64) @ matrix(weight).T
+    assert np.linalg.norm(got - expected) < 0.01 * np.linalg.norm(expected)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("code", [0, 15])
+def test_the_largest_sums_do_not_overflow(isa, code):
+    weight = make("minimums", 16, 64, 32)
+    weight.codes.fill_(code * 17)
+    for sign in (1.0, -1.0):
+        x = np.full((5, 64), sign, np.float32)
+        expected = quantized(x, 32)[2] @ matrix(weight).T
+        np.testing.assert_allclose(multiply(pack(weight, "fast", isa), x, 16), expected, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_the_largest_steps_do_not_overflow(isa):
+    weight = make("codebook", 16, 64, 32)
+    weight.codes.fill_(0)  # -127
+    x = np.full((5, 64), -1.0, np.float32)
+    expected = quantized(x, 32)[2] @ matrix(weight).T
+    np.testing.assert_allclose(multiply(pack(weight, "fast", isa), x, 16), expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_what_is_not_finite_shows(isa, bad):
+    weight = make("minimums", 20, 64, 32)
+    x = activations(3, 64)
+    x[1, 40] = bad
+    got = multiply(pack(weight, "fast", isa), x, 20)
+    assert np.isnan(got[1]).all() and np.isfinite(got[[0, 2]]).all()
