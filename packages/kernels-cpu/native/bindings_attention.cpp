@@ -35,6 +35,7 @@ bool is_float32(const Any& array) {
 
 template <class Any>
 bool is_contiguous(const Any& array) {
+  if (array.size() == 0) return true;
   int64_t expected = 1;
   for (size_t i = array.ndim(); i-- > 0;) {
     if (array.shape(i) != 1 && array.stride(i) != expected) return false;
@@ -46,8 +47,9 @@ bool is_contiguous(const Any& array) {
 // Tokens, heads and numbers of a head; the numbers lie together.
 void check_heads(const Array& array, int64_t tokens, int64_t heads, int64_t size, const char* message) {
   require(is_float32(array) && array.ndim() == 3 && int64_t(array.shape(0)) == tokens &&
-              int64_t(array.shape(1)) == heads && int64_t(array.shape(2)) == size && array.stride(2) == 1,
+              int64_t(array.shape(1)) == heads && int64_t(array.shape(2)) == size,
           message);
+  require(array.size() == 0 || size == 1 || array.stride(2) == 1, message);
 }
 
 const float* per_head(const std::optional<Array>& array, int64_t heads, const char* message) {
@@ -154,13 +156,14 @@ void make_plan(AttentionPlan* self, const Host<int32_t>& query_start, const Host
 }  // namespace
 
 void bind_attention(nb::module_& m) {
+  // Or nanobind would copy an array of another type or layout, and what is written to a copy is lost.
+  const auto exact = [](const char* name) { return nb::arg(name).noconvert(); };
   nb::class_<AttentionPlan>(m, "AttentionPlan", "What a step's attention consists of, for all layers of a KV group.")
-      .def("__init__", &make_plan, nb::arg("query_start"), nb::arg("seq_lens"), nb::arg("block_table"),
-           nb::arg("slot_mapping"), nb::arg("block_size"))
-      .def("forward", &forward, nb::arg("query"), nb::arg("key"), nb::arg("value"), nb::arg("cache"), nb::arg("out"),
-           nb::arg("scale"), nb::arg("window") = 0, nb::arg("soft_cap") = 0.0, nb::arg("sinks") = nb::none(),
-           nb::arg("alibi_slopes") = nb::none(), nb::arg("cos") = nb::none(), nb::arg("sin") = nb::none(),
-           nb::arg("isa") = "");
+      .def("__init__", &make_plan, exact("query_start"), exact("seq_lens"), exact("block_table"), exact("slot_mapping"),
+           nb::arg("block_size"))
+      .def("forward", &forward, exact("query"), exact("key"), exact("value"), exact("cache"), exact("out"), nb::arg("scale"),
+           nb::arg("window") = 0, nb::arg("soft_cap") = 0.0, exact("sinks") = nb::none(),
+           exact("alibi_slopes") = nb::none(), exact("cos") = nb::none(), exact("sin") = nb::none(), nb::arg("isa") = "");
 }
 
 }  // namespace modulm
