@@ -81,8 +81,7 @@ def _metadata(package: Package) -> Iterator[str]:
         yield f"project.version is {package.version!r}, not three numbers"
     if not package.project.get("description", "").endswith("."):
         yield "project.description is not a sentence"
-    native = (package.path / "CMakeLists.txt").exists()
-    backend = "scikit_build_core.build" if native else "hatchling.build"
+    backend = "scikit_build_core.build" if package.is_native else "hatchling.build"
     if package.pyproject.get("build-system", {}).get("build-backend") != backend:
         yield f"build-system.build-backend is not {backend}"
 

@@ -30,6 +30,11 @@ def checks() -> dict[str, list[str]]:
     }
 
 
+def _sources() -> list[Path]:
+    """Native packages are not installed here, but their imports are judged as well."""
+    return [package.path / "src" for package in packages() if package.is_native]
+
+
 def main() -> int:
     """Run the tool; see `--help`."""
     commands = checks()
@@ -45,7 +50,7 @@ def main() -> int:
         run = subprocess.run(
             commands[name],
             cwd=ROOT,
-            env={**os.environ, "COLUMNS": "120"},
+            env={**os.environ, "COLUMNS": "120", "PYTHONPATH": os.pathsep.join(map(str, _sources()))},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

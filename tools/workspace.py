@@ -56,6 +56,11 @@ class Package:
         return lines
 
     @property
+    def is_native(self) -> bool:
+        """Whether it has to be compiled."""
+        return (self.path / "CMakeLists.txt").exists()
+
+    @property
     def entry_points(self) -> dict[str, dict[str, str]]:
         """Group -> name -> `module:attribute`."""
         groups: dict[str, dict[str, str]] = self.project.get("entry-points", {})

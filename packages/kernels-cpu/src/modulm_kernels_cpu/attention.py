@@ -1,6 +1,6 @@
 """Attention backend `cpu_attn`: paged attention in native code, one call per layer.
 
-Knows tensors and how a step's layout reaches the native plan. Does not know how attention is cut into pieces and computed
+Knows tensors and how a step's layout reaches the native plan. Does not know how attention is cut and computed
 (native/attention_plan.hpp, native/kernels/attention.cpp) or what the cache's layout is good for (native/attention.hpp).
 """
 

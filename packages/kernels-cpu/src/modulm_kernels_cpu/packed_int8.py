@@ -35,7 +35,7 @@ class _Exact:
 def supports(weight: Weight) -> Support:
     """Say whether `pack` serves this weight."""
     if isinstance(weight, ChannelInt8):
-        return Accepted("8-bit weights x 8-bit activations")
+        return Accepted("8-bit weights")
     if not isinstance(weight, GroupedInt):
         return Rejected(f"{type(weight).__name__} is no kind of integers with scales")
     if not 5 <= weight.bits <= 8:
@@ -43,7 +43,7 @@ def supports(weight: Weight) -> Support:
     group = weight.group_size
     if group % 16 != 0 and group != weight.in_features:
         return Rejected(f"groups of {group} inputs are neither a multiple of 16 nor a whole row")
-    return Accepted(f"{weight.bits}-bit weights x 8-bit activations")
+    return Accepted(f"{weight.bits}-bit weights")
 
 
 def pack(weight: Weight, precision: str = "") -> PackedMatrix:

@@ -31,7 +31,7 @@ def supports(weight: Weight) -> Support:
         return Rejected(f"{weight.in_features} inputs are no whole number of bytes")
     if weight.group_size % 16 and weight.group_size != weight.in_features:
         return Rejected(f"group size {weight.group_size} is neither a multiple of 16 nor a whole row")
-    return Accepted("4-bit weights x 8-bit activations")
+    return Accepted("4-bit weights")
 
 
 def pack(weight: Weight, precision: str = "fast", isa: str = "") -> PackedMatrix:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import torch
 
 _OPS = ("linear", "embedding")
-_PRECISIONS = ("fast", "exact")
+_PRECISIONS = ("exact", "fast")
 _VARIABLE = "MODULM_KERNEL_PRECISION"
 
 _Q4, _INT8, _DENSE = "packed_q4", "packed_int8", "packed_dense"
@@ -78,8 +78,8 @@ def precision() -> str:
     value = os.environ.get(_VARIABLE) or _PRECISIONS[0]
     if value not in _PRECISIONS:
         raise ConfigError(
-            f"{_VARIABLE}={value!r} is unknown. There are 'fast' (8-bit activations) and 'exact' (float32 "
-            "activations). Set one of them, or unset it for 'fast'."
+            f"{_VARIABLE}={value!r} is unknown. There are 'exact' (float32 activations) and 'fast' (8-bit "
+            "activations). Set one of them, or unset it for 'exact'."
         )
     return value
 
