@@ -34,7 +34,7 @@ CONTRACTS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["import
 def rooms(tmp_path):
     """Every room as an empty module, one plugin, and this workspace's contracts."""
     (tmp_path / "pyproject.toml").write_text((ROOT / "pyproject.toml").read_text())
-    for package in ("modulm", "modulm_quant_gguf"):
+    for package in ("modulm", "modulm_kernels_cpu", "modulm_quant_gguf"):
         (tmp_path / package).mkdir()
         (tmp_path / package / "__init__.py").touch()
     for module in MODULES:
