@@ -1,9 +1,9 @@
 """A forward pass as data: `Graph`, what `worker/trace.py` records from a model and a native executor runs in one call.
 
 Plain structs without tensors, so that a graph can be saved and run where torch is not imported. Every value is
-[n, *shape] with one free n, the tokens of the step (`Graph.forward`) or the rows that need logits (`Graph.logits`); rows
-never mix but in attention. Views (`Split`, `Reshape`) stay inside a row. `reference/graph_torch.py` is the arithmetic in
-full; `worker/buffers.py` says where values may lie.
+[n, *shape] with one free n: the tokens of the step (`Graph.forward`), or the rows that need logits (`Graph.logits`).
+Rows never mix but in attention. Views (`Split`, `Reshape`) stay inside a row. `reference/graph_torch.py` is the
+arithmetic in full; `worker/buffers.py` says where values may lie.
 """
 
 from typing import Any, Literal, TypeAlias
@@ -95,13 +95,10 @@ class Rotary(Operation, frozen=True, kw_only=True, tag="rotary"):
 class Attention(Operation, frozen=True, kw_only=True, tag="attention"):
     """query [heads, size], key, value [kv_heads, size] -> [heads * size]; see `AttentionBackend.forward`.
 
-    Writes key and value to the cache of `layer`, then attends as `Graph.layers[layer]` says. `sinks` and
-    `alibi_slopes` name tensors [heads].
+    Writes key and value to the cache of `layer`, then attends as `Graph.layers[layer]` says.
     """
 
     layer: str
-    sinks: str | None = None
-    alibi_slopes: str | None = None
 
 
 class GatedActivation(Operation, frozen=True, kw_only=True, tag="gated_activation"):

@@ -31,7 +31,9 @@ class Embedding(nn.Module):
         """Return [num_tokens, size] in the compute dtype for int64 [num_tokens]."""
         if isinstance(token_ids, Traced):
             name = token_ids.recorder.weight(self, self.weight, (self.num_embeddings, self.size))
-            return token_ids.apply(EmbeddingOp, shape=(self.size,), dtype=str(self.dtype)[6:], weight=name)
+            return token_ids.apply(
+                EmbeddingOp, shape=(self.size,), dtype=str(self.dtype).removeprefix("torch."), weight=name
+            )
         return self.weight.rows(token_ids, self.dtype)
 
 
@@ -72,7 +74,8 @@ class LMHead(nn.Module):
         weight = self.weight if embedding is None else embedding.weight
         assert weight is not None, "load() comes before forward()"
         if isinstance(hidden, Traced):
-            name = hidden.recorder.weight(embedding or self, weight, (self.num_embeddings, self.in_features))
+            owner = self if embedding is None else embedding
+            name = hidden.recorder.weight(owner, weight, (self.num_embeddings, self.in_features))
             scalars = {"divisor": self.divisor, "soft_cap": self.soft_cap}
             return hidden.apply(LMHeadOp, shape=(self.num_embeddings,), dtype="float32", weight=name, **scalars)
         logits = weight.linear(hidden).float()

@@ -1,4 +1,4 @@
-"""`Traced`: what stands for a tensor while a model is recorded. Layers of `nn` meet it in `forward` and append to a graph.
+"""`Traced`: what stands for a tensor while a model is recorded; layers of `nn` meet it in `forward`.
 
 A layer asks `isinstance(x, Traced)` and calls `x.apply(Operation, ...)`; the few plain operators that models use on
 hidden states are methods here. Anything else is refused by name, so that nothing is recorded wrongly. Knows no torch.
@@ -125,7 +125,9 @@ def _refusal(name: str) -> Any:
 
 
 # Python looks these up on the class: without them a condition would silently take one branch.
-for (
-    _name
-) in "bool len iter getitem contains int float index eq ne lt le gt ge sub rsub radd truediv neg pow matmul".split():
+_NAMES = (
+    "bool len iter getitem contains int float index eq ne lt le gt ge "
+    "sub rsub radd truediv neg pow matmul"
+)  # fmt: skip
+for _name in _NAMES.split():
     setattr(Traced, f"__{_name}__", _refusal(f"__{_name}__"))

@@ -1,6 +1,6 @@
 """Where the values of a recorded program lie: few buffers, each used again as soon as nobody reads what it holds.
 
-Knows shapes, no memory: the executor allocates, for as many rows as a step may have. `plan_buffers` runs once per graph.
+Knows shapes, no memory: the executor allocates, for as many rows as a step may have. Called once per graph.
 """
 
 import math

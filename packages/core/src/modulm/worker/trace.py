@@ -51,6 +51,16 @@ def trace(model: nn.Module) -> Recording:
     return Recording(graph=graph, weights=recorder.weights, tensors=recorder.tensors)
 
 
+def why_eager(model: nn.Module) -> str:
+    """Return the reason why a model is not run as a program, for `modulm config --explain`."""
+    try:
+        recording = trace(model)
+    except Unsupported as error:
+        return str(error)
+    count = len(recording.graph.forward.ops) + len(recording.graph.logits.ops)
+    return f"recorded as {count} operations, and nothing here runs programs natively"
+
+
 def _forward(model: Any, recorder: Recorder) -> tuple[Section, Traced]:
     inputs = {name: recorder.value((), "int64") for name in ("token_ids", "positions", SEQUENCE_LENGTHS)}
     batch = ForwardBatch(
