@@ -92,9 +92,11 @@ class GraphInterpreter:
         query, key, cos, sin = args
         return _rotated(query, cos[:, None], sin[:, None]), _rotated(key, cos[:, None], sin[:, None])
 
-    def _attention(self, op: ops.Attention, *qkv: torch.Tensor) -> torch.Tensor:
+    def _attention(
+        self, op: ops.Attention, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
+    ) -> torch.Tensor:
         spec, cache, metadata = self.graph.layers[op.layer], self._kv_caches[op.layer], self._metadata[op.layer]
-        return self._backends[op.layer].forward(spec, *qkv, cache, metadata).flatten(1)
+        return self._backends[op.layer].forward(spec, query, key, value, cache, metadata).flatten(1)
 
     def _gated_activation(self, op: ops.GatedActivation, x: torch.Tensor) -> torch.Tensor:
         gate, up = x.chunk(2, dim=-1)

@@ -30,6 +30,8 @@ class Recording:
 def trace(model: nn.Module) -> Recording:
     """Record `forward` and `compute_logits` of a `CausalLM` with its weights loaded.
 
+    Calls both once, with values that stand for tensors.
+
     Raises:
         Unsupported: Something cannot be recorded; the message names it, and the module it happened in.
     """
@@ -49,16 +51,6 @@ def trace(model: nn.Module) -> Recording:
         layers={name: layer.spec for name, layer in recorder.layers.items()},
     )
     return Recording(graph=graph, weights=recorder.weights, tensors=recorder.tensors)
-
-
-def why_eager(model: nn.Module) -> str:
-    """Return the reason why a model is not run as a program, for `modulm config --explain`."""
-    try:
-        recording = trace(model)
-    except Unsupported as error:
-        return str(error)
-    count = len(recording.graph.forward.ops) + len(recording.graph.logits.ops)
-    return f"recorded as {count} operations, and nothing here runs programs natively"
 
 
 def _forward(model: Any, recorder: Recorder) -> tuple[Section, Traced]:

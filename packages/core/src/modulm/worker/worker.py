@@ -64,7 +64,6 @@ class Worker:
         from modulm.worker.attention_layers import AttentionLayers
         from modulm.worker.program import EagerProgram
         from modulm.worker.sampler import Sampler
-        from modulm.worker.trace import why_eager
 
         device, block_size = platform.device(), config.block_size
         max_model_len = model_config.max_model_len
@@ -96,7 +95,6 @@ class Worker:
             "kv_cache_bytes": count * grouping.block_bytes,
             "kv_blocks": f"{count} of {block_size} tokens in {len(grouping.groups)} groups",
             "weights by kernel": dict(source.choices),
-            "program": f"eager: {why_eager(model)}",
         }
         _log.info("%s", "; ".join(f"{name}: {value}" for name, value in self._description.items()))
 
