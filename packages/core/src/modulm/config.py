@@ -4,6 +4,9 @@ Choices with several candidates are made in `resolve.py`; nothing here opens a f
 """
 
 import difflib
+import math
+import os
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -74,21 +77,49 @@ class EngineConfig:
         return cls(**options)
 
     def __post_init__(self) -> None:
+        self._check_texts()
         self.dtype = _ALIASES.get(self.dtype, self.dtype)
         self.kv_cache_dtype = _ALIASES.get(self.kv_cache_dtype, self.kv_cache_dtype)
         for name in ("dtype", "kv_cache_dtype"):
             _one_of(name, getattr(self, name), DTYPES)
         _one_of("scheduling_policy", self.scheduling_policy, ("fcfs", "priority"))
         _one_of("generation_config", self.generation_config, ("auto", "modulm", "vllm"))
+        for name in ("enable_prefix_caching", "enable_chunked_prefill"):
+            if not isinstance(getattr(self, name), bool):
+                raise ConfigError(f"{name}={getattr(self, name)!r} is refused: it must be True or False.")
+        self._check_numbers()
+        if isinstance(self.logits_processors, str) or not isinstance(self.logits_processors, list | tuple):
+            raise ConfigError(
+                f"logits_processors={self.logits_processors!r} is refused: it must be a list of classes or "
+                "'module:Class' strings."
+            )
+
+    def _check_texts(self) -> None:
+        """Every option of type `str` holds one; paths and torch's types are turned into theirs."""
+        for name, spec in self.__dataclass_fields__.items():
+            value = getattr(self, name)
+            if spec.type not in (str, str | None) or (value is None and spec.type is not str):
+                continue
+            if isinstance(value, os.PathLike):
+                value = os.fspath(value)
+            elif name in ("dtype", "kv_cache_dtype"):
+                value = str(value).removeprefix("torch.")
+            if not isinstance(value, str) or not value:
+                kind = "a path or name" if name in ("model", "tokenizer", "download_dir") else "a string"
+                raise ConfigError(f"{name}={value!r} is refused: it must be {kind}.")
+            setattr(self, name, value)
+
+    def _check_numbers(self) -> None:
         for name in ("max_num_seqs", "max_num_batched_tokens", "block_size"):
-            _positive(name, getattr(self, name))
+            _whole(name, getattr(self, name), 1)
         for name in ("max_model_len", "kv_cache_memory_bytes", "num_kv_blocks"):
             if getattr(self, name) is not None:
-                _positive(name, getattr(self, name))
-        if not 0 < self.gpu_memory_utilization <= 1:
-            raise ConfigError(
-                f"gpu_memory_utilization={self.gpu_memory_utilization!r} is refused: it must be over 0 and at most 1."
-            )
+                _whole(name, getattr(self, name), 1)
+        _whole("max_logprobs", self.max_logprobs, -1)
+        _whole("seed", self.seed, -math.inf)
+        share = self.gpu_memory_utilization
+        if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share <= 1:
+            raise ConfigError(f"gpu_memory_utilization={share!r} is refused: it must be over 0 and at most 1.")
 
 
 def _one_of(name: str, value: object, allowed: tuple[str, ...]) -> None:
@@ -96,9 +127,42 @@ def _one_of(name: str, value: object, allowed: tuple[str, ...]) -> None:
         raise ConfigError(f"{name}={value!r} is unknown. There are: {', '.join(allowed)}.")
 
 
-def _positive(name: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ConfigError(f"{name}={value!r} is refused: it must be a whole number of at least 1.")
+def _whole(name: str, value: object, least: float) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        bound = f" of at least {least}" if math.isfinite(least) else ""
+        raise ConfigError(f"{name}={value!r} is refused: it must be a whole number{bound}.")
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+_COUNTS = (
+    *("hidden_size", "intermediate_size", "moe_intermediate_size", "num_attention_heads", "num_key_value_heads"),
+    *("num_hidden_layers", "num_experts_per_tok", "head_dim", "vocab_size", "max_position_embeddings"),
+    *("sliding_window", "sliding_window_pattern", "decoder_sparse_step", "no_rope_layer_interval"),
+)
+_NUMBERS = (
+    *("rms_norm_eps", "rope_theta", "rope_local_base_freq", "partial_rotary_factor", "query_pre_attn_scalar"),
+    *("attention_multiplier", "embedding_multiplier", "residual_multiplier", "logits_scaling"),
+    *("attn_logit_softcapping", "final_logit_softcapping"),
+)
+_SWITCHES = ("tie_word_embeddings", "attention_bias", "mlp_bias", "use_sliding_window", "norm_topk_prob")
+_KEYS: tuple[tuple[tuple[str, ...], Callable[[Any], bool], str], ...] = (
+    (_COUNTS, lambda value: _is_whole(value) and value >= 1, "it must be a whole number of at least 1"),
+    (
+        ("num_experts", "num_local_experts", "max_window_layers"),
+        lambda value: _is_whole(value) and value >= 0,
+        "it must be a whole number of at least 0",
+    ),
+    (
+        _NUMBERS,
+        lambda value: (isinstance(value, float) or _is_whole(value)) and value >= 0,
+        "it must be a number of at least 0",
+    ),
+    (_SWITCHES, lambda value: isinstance(value, bool), "it must be true or false"),
+)
+"""Keys of config.json that models read as they are, what they must be, and the words for it."""
 
 
 @dataclass(kw_only=True)
@@ -111,6 +175,8 @@ class ModelConfig:
         architectures: Names to look up in the model registry, in order.
         dtype: What the engine computes in: "float32", "bfloat16" or "float16".
         max_model_len: Longest sequence the engine will run.
+
+    Raises `CheckpointError` on a key whose value is of the wrong kind: read otherwise it would change the answers.
     """
 
     name: str
@@ -118,6 +184,13 @@ class ModelConfig:
     architectures: list[str]
     dtype: str = "float32"
     max_model_len: int = 0
+
+    def __post_init__(self) -> None:
+        for keys, is_right, why in _KEYS:
+            for key in keys:
+                value = self.hf.get(key)
+                if value is not None and not is_right(value):
+                    raise CheckpointError(f"{key}={value!r} in the config of model {self.name!r} is refused: {why}.")
 
     def get(self, key: str, default: Any = None) -> Any:
         """Return a key of config.json; null counts as missing."""

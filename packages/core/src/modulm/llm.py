@@ -5,6 +5,7 @@ Knows prompts and outputs; the work is done behind `launch.py`.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from numbers import Integral
+from os import PathLike
 from typing import Any
 
 from modulm.config import EngineConfig, ModelConfig
@@ -29,7 +30,7 @@ class LLM:
             is a `ConfigError` with the nearest name.
     """
 
-    def __init__(self, model: str, **options: Any) -> None:
+    def __init__(self, model: str | PathLike[str], **options: Any) -> None:
         self._start(EngineConfig.make(model=model, **options), None)
 
     @classmethod

@@ -11,7 +11,7 @@ from typing import Any, cast
 from modulm.checkpoints.folder import read_tokenizer
 from modulm.checkpoints.location import locate
 from modulm.config import EngineConfig, ModelConfig
-from modulm.errors import CheckpointError, ConfigError
+from modulm.errors import CheckpointError, ConfigError, Unsupported
 from modulm.interfaces.attention import AttentionBackend, AttentionSpec
 from modulm.interfaces.checkpoint import Checkpoint, TokenizerData
 from modulm.interfaces.kernels import KernelProvider
@@ -93,7 +93,10 @@ def open_checkpoint(config: EngineConfig) -> tuple[Checkpoint, Choice]:
     if path.is_file() and config.load_format == "auto" and suffix not in formats:
         formats.get(suffix)  # raises: not installed (with the package to install), or unknown
     candidates = _ordered(("safetensors",), formats.names())
-    choice = choose("modulm.checkpoints", config.load_format, candidates, lambda reader: reader.matches(path))
+    try:
+        choice = choose("modulm.checkpoints", config.load_format, candidates, lambda reader: reader.matches(path))
+    except Unsupported as error:
+        raise Unsupported(f"Model {config.model!r} ({path.absolute()}) cannot be read: {error}") from error
     return cast(type[Checkpoint], choice.value).open(path), choice
 
 
@@ -101,9 +104,12 @@ def tokenizer_data(config: EngineConfig, checkpoint: Checkpoint) -> TokenizerDat
     """Return the tokenizer the user named, or the model's own."""
     if config.tokenizer is None:
         return checkpoint.tokenizer()
-    path = locate(config.tokenizer, revision=config.revision, download_dir=config.download_dir)
-    if path.is_dir():
-        return read_tokenizer(path)
+    try:
+        path = locate(config.tokenizer, revision=config.revision, download_dir=config.download_dir)
+        if path.is_dir():
+            return read_tokenizer(path)
+    except CheckpointError as error:
+        raise CheckpointError(f"tokenizer={config.tokenizer!r} cannot be used: {error}") from error
     named = dataclasses.replace(config, model=str(path), load_format="auto")
     return open_checkpoint(named)[0].tokenizer()
 
@@ -163,7 +169,10 @@ def _scheme(
     config: EngineConfig, checkpoint: Checkpoint, hf: dict[str, Any], platform: Platform
 ) -> tuple[QuantizationScheme | None, Choice | None]:
     """By what the checkpoint declares, never by shape: `quant_method`, else the file format's own scheme."""
-    declared = (hf.get("quantization_config") or {}).get("quant_method")
+    stored = hf.get("quantization_config") or {}
+    if not isinstance(stored, dict):
+        raise CheckpointError(f"quantization_config={stored!r} of model {config.model!r} is refused: it is no object.")
+    declared = stored.get("quant_method")
     if declared is None and checkpoint.format in registry("modulm.quantization"):
         declared = checkpoint.format
     asked = config.quantization

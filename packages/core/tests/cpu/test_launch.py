@@ -6,11 +6,12 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
 
 import modulm
 from modulm import LLM, SamplingParams
 from modulm.config import EngineConfig
-from modulm.errors import CheckpointError, ConfigError, UnknownName
+from modulm.errors import CheckpointError, ConfigError, UnknownName, Unsupported
 
 
 def test_every_option_is_read_somewhere():
@@ -44,6 +45,49 @@ def test_an_unknown_option_names_the_nearest(tiny_folder):
 def test_what_cannot_be_honoured_is_refused(tiny_folder, options, error, message):
     with pytest.raises(error, match=message):
         LLM(model=str(tiny_folder), **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"model": None}, "model=None .*a path or name"),
+        ({"model": ""}, "model='' .*a path or name"),
+        ({"tokenizer": 5}, "tokenizer=5 .*a path or name"),
+        ({"tokenizer": "/no/such"}, "tokenizer='/no/such' cannot be used"),
+        ({"device": 5}, "device=5 .*a string"),
+        ({"dtype": None}, "dtype='None' is unknown. There are: auto"),
+        ({"chat_template": 5}, "chat_template=5 .*a string"),
+        ({"seed": "a"}, "seed='a' .*a whole number"),
+        ({"seed": None}, "seed=None .*a whole number"),
+        ({"seed": 1.5}, "seed=1.5 .*a whole number"),
+        ({"max_logprobs": -5}, "max_logprobs=-5 .*at least -1"),
+        ({"max_num_seqs": 2.0}, "max_num_seqs=2.0 .*at least 1"),
+        ({"enable_prefix_caching": "no"}, "enable_prefix_caching='no' .*True or False"),
+        ({"enable_chunked_prefill": 0}, "enable_chunked_prefill=0 .*True or False"),
+        ({"gpu_memory_utilization": "x"}, "gpu_memory_utilization='x'.*at most 1"),
+        ({"gpu_memory_utilization": True}, "gpu_memory_utilization=True.*at most 1"),
+        ({"logits_processors": "a:B"}, "logits_processors='a:B' .*a list"),
+        ({"num_kv_blocks": 10**12}, "num_kv_blocks=1000000000000 .*the device has .* Lower num_kv_blocks"),
+        ({"kv_cache_memory_bytes": 10**30}, "the device has .* Lower kv_cache_memory_bytes"),
+        ({"block_size": 10**9, "num_kv_blocks": 200}, "the device has .* or block_size"),
+        ({"max_num_seqs": 10**30}, "max_num_seqs=10+ is refused.*Lower max_num_seqs"),
+    ],
+)
+def test_values_that_cannot_be_are_refused_at_once(tiny_folder, options, message):
+    """They were an AttributeError, a MemoryError, a failing first step, or taken for true."""
+    with pytest.raises((ConfigError, CheckpointError), match=message):
+        LLM(**{"model": str(tiny_folder), **options})
+
+
+def test_paths_and_torchs_types_are_understood(tiny_folder):
+    llm = LLM(model=tiny_folder, tokenizer=tiny_folder, dtype=torch.float32, num_kv_blocks=40)
+    assert llm.config.model == llm.config.tokenizer == str(tiny_folder) and llm.config.dtype == "float32"
+    llm.shutdown()
+
+
+def test_a_folder_that_is_no_model_is_named(tmp_path):
+    with pytest.raises(Unsupported, match=f"{re.escape(str(tmp_path))}.*no config.json"):
+        LLM(model=tmp_path)
 
 
 def test_a_config_without_architectures(tiny_folder, tmp_path):

@@ -1,6 +1,9 @@
 """`LLM` called in every order and with everything a caller may hand over; transformers says what the tokens must be."""
 
 import gc
+import os
+import random
+import signal
 import threading
 
 import numpy as np
@@ -198,3 +201,39 @@ def test_after_the_end(tiny_llm):
     ):
         with pytest.raises(EngineError, match="has been shut down.*Make a new LLM"):
             call()
+
+
+def test_ctrl_c_at_any_moment(tiny_llm, expected):
+    """In the middle of a step's accounts it left an engine that could never run again."""
+    llm = tiny_llm(block_size=4, num_kv_blocks=120, max_num_seqs=6, max_model_len=64)
+    prompts = [[token, token + 1] for token in range(20, 30)]
+    want = [expected(prompt, 12) for prompt in prompts]
+    rng = random.Random(0)
+    num_interrupted = 0
+    for _ in range(40):
+        timer = threading.Timer(rng.random() * 0.02, os.kill, (os.getpid(), signal.SIGINT))
+        try:
+            timer.start()
+            llm.generate(prompts * 3, GREEDY)
+            timer.join()
+        except KeyboardInterrupt:
+            num_interrupted += 1
+        timer.join()
+        at = rng.randrange(len(prompts))
+        assert llm.generate([prompts[at]], GREEDY)[0].outputs[0].token_ids == want[at]
+    assert num_interrupted > 20 and idle(llm)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"tools": "x"}, "tools='x' is refused: it must be a list of objects"),
+        ({"documents": 5}, "documents=5 is refused: it must be a list of objects"),
+        ({"chat_template": 5}, "chat_template=5 is refused"),
+        ({"chat_template_kwargs": 5}, "chat_template_kwargs=5 is refused: it must be an object"),
+        ({"add_generation_prompt": "no"}, "is 'no' and refused: each must be true or false"),
+    ],
+)
+def test_template_options_of_the_wrong_kind_are_refused(tiny_llm, options, message):
+    with pytest.raises(RequestError, match=message):
+        tiny_llm().chat([{"role": "user", "content": "hi"}], SamplingParams(max_tokens=1), **options)

@@ -34,6 +34,13 @@ def read_optional_json(path: Path) -> dict[str, Any]:
     return read_json(path) if path.exists() else {}
 
 
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise CheckpointError(f"{path} cannot be read as text: {error}. Fetch it again.") from error
+
+
 def read_tokenizer(folder: Path) -> TokenizerData:
     """Return the folder's tokenizer. Raises `CheckpointError` when there is no tokenizer.json."""
     path = folder / "tokenizer.json"
@@ -47,22 +54,30 @@ def read_tokenizer(folder: Path) -> TokenizerData:
     for name in _SPECIAL:
         if isinstance(config.get(name), dict):
             config[name] = config[name].get("content")
-    return TokenizerData(
-        tokenizer_json=path.read_text(encoding="utf-8"), config=config, chat_template=_chat_template(folder, config)
-    )
+    return TokenizerData(tokenizer_json=_read_text(path), config=config, chat_template=_chat_template(folder, config))
 
 
 def _chat_template(folder: Path, config: dict[str, Any]) -> str | dict[str, str] | None:
     """Files win over tokenizer_config.json, as in transformers."""
-    named = {path.stem: path.read_text(encoding="utf-8") for path in folder.glob("additional_chat_templates/*.jinja")}
+    named = {path.stem: _read_text(path) for path in folder.glob("additional_chat_templates/*.jinja")}
     single = folder / "chat_template.jinja"
     if single.exists():
-        default = single.read_text(encoding="utf-8")
+        default = _read_text(single)
         return {"default": default, **named} if named else default
     if (folder / "chat_template.json").exists():
         template = read_json(folder / "chat_template.json").get("chat_template")
     else:
         template = config.get("chat_template")
     if isinstance(template, list):
-        return {entry["name"]: entry["template"] for entry in template}
+        return _named_templates(folder, template)
     return template if isinstance(template, str) else (named or None)
+
+
+def _named_templates(folder: Path, entries: list[Any]) -> dict[str, str]:
+    try:
+        return {str(entry["name"]): str(entry["template"]) for entry in entries}
+    except (KeyError, TypeError) as error:
+        raise CheckpointError(
+            f"The chat_template of {folder} is a list, and an entry of it lacks 'name' or 'template'. "
+            "Mend it, or start with a chat template of your own."
+        ) from error

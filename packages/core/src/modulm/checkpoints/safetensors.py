@@ -116,7 +116,7 @@ def _tensor_files(path: Path) -> list[Path]:
         shards = read_json(path / _INDEX).get("weight_map")
         if not isinstance(shards, dict) or not shards:
             raise CheckpointError(f"{path / _INDEX} has no 'weight_map'.")
-        names = sorted(set(shards.values()))
+        names = sorted({str(shard) for shard in shards.values()})
         missing = [name for name in names if Path(name).name != name or not (path / name).exists()]
         if missing:
             raise CheckpointError(f"Shard {missing[0]!r}, listed in {_INDEX}, is missing in {path}.")

@@ -10,6 +10,7 @@ import sys
 from importlib import import_module
 from typing import Any, NoReturn
 
+from modulm.cli.streams import use_utf8
 from modulm.errors import ModulmError, did_you_mean
 
 COMMANDS = {
@@ -49,6 +50,7 @@ def main(argv: list[str] | None = None) -> int:
     """Run one command and return the process's exit status."""
     words = sys.argv[1:] if argv is None else argv
     os.environ.setdefault("MODULM_LOG_LEVEL", "INFO")
+    use_utf8()
     try:
         return _dispatch(words)
     except ModulmError as error:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from modulm.cli.options import add_engine_options, engine_config
 from modulm.cli.summary import LoadProgress, peak_memory_bytes
+from modulm.errors import ConfigError, EngineError
 
 if TYPE_CHECKING:
     from modulm.llm import LLM
@@ -17,14 +18,26 @@ if TYPE_CHECKING:
 HELP = "measure latency or throughput on random prompts"
 
 
+_COUNTS = (
+    ("--input-len", 128, "prompt tokens"),
+    ("--output-len", 128, "tokens to generate"),
+    ("--batch-size", 1, "latency: sequences at once"),
+    ("--num-prompts", 32, "throughput: prompts"),
+    ("--num-iters", 5, "counted runs"),
+)
+
+
+def _count(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is refused: it must be a whole number of at least 1")
+    return int(text)
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's options."""
     parser.add_argument("mode", choices=("latency", "throughput"))
-    parser.add_argument("--input-len", type=int, default=128, metavar="N", help="prompt tokens; default: 128")
-    parser.add_argument("--output-len", type=int, default=128, metavar="N", help="tokens to generate; default: 128")
-    parser.add_argument("--batch-size", type=int, default=1, metavar="N", help="latency: sequences at once; default: 1")
-    parser.add_argument("--num-prompts", type=int, default=32, metavar="N", help="throughput: prompts; default: 32")
-    parser.add_argument("--num-iters", type=int, default=5, metavar="N", help="counted runs; default: 5")
+    for option, default, text in _COUNTS:
+        parser.add_argument(option, type=_count, default=default, metavar="N", help=f"{text}; default: {default}")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     add_engine_options(parser)
 
@@ -35,6 +48,7 @@ def run(args: argparse.Namespace) -> int:
 
     with LoadProgress() as progress:
         llm = LLM.from_config(engine_config(args), progress=progress.update)
+    _check_lengths(llm, args)
     num_seqs = args.batch_size if args.mode == "latency" else args.num_prompts
     _time(llm, num_seqs, args.input_len, 2)
     runs = [_measure(llm, num_seqs, args) for _ in range(args.num_iters)]
@@ -44,6 +58,16 @@ def run(args: argparse.Namespace) -> int:
     _print(result, as_json=args.json)
     llm.shutdown()
     return 0
+
+
+def _check_lengths(llm: "LLM", args: argparse.Namespace) -> None:
+    """Outputs that end early would be counted as if they were whole."""
+    longest = llm.model_config.max_model_len
+    if args.input_len + args.output_len > longest:
+        raise ConfigError(
+            f"--input-len {args.input_len} and --output-len {args.output_len} are refused: together they are more than "
+            f"the model's limit of {longest:,} tokens. Lower one of them."
+        )
 
 
 def _measure(llm: "LLM", num_seqs: int, args: argparse.Namespace) -> dict[str, float]:
@@ -66,8 +90,12 @@ def _time(llm: "LLM", num_seqs: int, input_len: int, output_len: int) -> float:
     prompts = [{"prompt_token_ids": [random.randrange(vocab_size) for _ in range(input_len)]} for _ in range(num_seqs)]
     params = SamplingParams(temperature=0.0, max_tokens=output_len, ignore_eos=True, detokenize=False)
     started = time.perf_counter()
-    llm.generate(prompts, params)
-    return time.perf_counter() - started
+    outputs = llm.generate(prompts, params)
+    seconds = time.perf_counter() - started
+    for output in outputs:
+        if output.error is not None:
+            raise EngineError(output.error)
+    return seconds
 
 
 def _print(result: dict[str, Any], *, as_json: bool) -> None:

@@ -7,9 +7,10 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
-from modulm.cli.options import add_engine_options, add_sampling_options, engine_config, sampling_options
+from modulm.cli.options import add_engine_options, add_sampling_options, checked_sampling_options, engine_config
+from modulm.cli.streams import not_utf8, utf8
 from modulm.cli.summary import LoadProgress
-from modulm.errors import RequestError
+from modulm.errors import ConfigError, EngineError, RequestError
 
 if TYPE_CHECKING:
     from modulm.llm import LLM
@@ -20,7 +21,7 @@ HELP = "talk with a model on the terminal"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's options."""
-    parser.add_argument("--system", metavar="TEXT", help="system message")
+    parser.add_argument("--system", type=utf8, metavar="TEXT", help="system message")
     add_engine_options(parser)
     add_sampling_options(parser)
 
@@ -29,9 +30,12 @@ def run(args: argparse.Namespace) -> int:
     """Read turns from stdin until its end."""
     from modulm.llm import LLM
 
+    options = checked_sampling_options(args)
+    if options.get("n", 1) > 1:
+        raise ConfigError(f"--n {options['n']} is refused: a conversation goes on from one answer. Leave --n out.")
     with LoadProgress() as progress:
         llm = LLM.from_config(engine_config(args), progress=progress.update)
-    params = llm.get_default_sampling_params().clone(**{"max_tokens": None, **sampling_options(args)})
+    params = llm.get_default_sampling_params().clone(**{"max_tokens": None, **options})
     opening = [{"role": "system", "content": args.system}] if args.system else []
     history = list(opening)
     while (line := _read_turn()) not in (None, "/exit"):
@@ -48,6 +52,8 @@ def _read_turn() -> str | None:
         return input("> " if sys.stdin.isatty() else "").strip()
     except (EOFError, KeyboardInterrupt):
         return None
+    except UnicodeDecodeError as error:
+        raise not_utf8(error) from error
 
 
 def _turn(llm: "LLM", history: list[dict[str, str]], line: str, params: "SamplingParams") -> list[dict[str, str]]:
@@ -56,12 +62,14 @@ def _turn(llm: "LLM", history: list[dict[str, str]], line: str, params: "Samplin
     answer = ""
     try:
         for output in llm.stream_chat(messages, params):
+            if output.error is not None:
+                raise EngineError(output.error)
             answer += output.outputs[0].text
             sys.stdout.write(output.outputs[0].text)
             sys.stdout.flush()
     except KeyboardInterrupt:
         sys.stdout.write(" [stopped]")
-    except RequestError as error:
+    except (RequestError, EngineError) as error:
         print(f"modulm: {error}", file=sys.stderr)
         return history
     sys.stdout.write("\n")

@@ -9,6 +9,7 @@ import types
 import typing
 from typing import Any
 
+from modulm.cli.streams import utf8
 from modulm.config import EngineConfig
 from modulm.sampling_params import SamplingParams
 
@@ -47,12 +48,21 @@ def add_sampling_options(parser: argparse.ArgumentParser) -> None:
     for field in dataclasses.fields(SamplingParams):
         if field.name in _SAMPLING:
             _add(group, field, hints[field.name])
-    group.add_argument("--stop", action="append", metavar="TEXT", help="end the output at this text; may be repeated")
+    group.add_argument(
+        "--stop", action="append", type=utf8, metavar="TEXT", help="end the output at this text; may be repeated"
+    )
 
 
 def sampling_options(args: argparse.Namespace) -> dict[str, Any]:
     """Return the sampling parameters that were given, by name."""
     return {name: getattr(args, name) for name in (*_SAMPLING, "stop") if getattr(args, name) is not None}
+
+
+def checked_sampling_options(args: argparse.Namespace) -> dict[str, Any]:
+    """Return `sampling_options`. Raises `RequestError` for what cannot be, before a model is loaded for it."""
+    options = sampling_options(args)
+    SamplingParams(**{"max_tokens": None, **options})
+    return options
 
 
 def _add(group: Any, field: "dataclasses.Field[Any]", hint: Any, *, required: bool = False) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from modulm.errors import EngineError
 from modulm.frontend.frontend import Frontend
+from modulm.interrupts import held
 from modulm.outputs import RequestOutput
 from modulm.sampling_params import SamplingParams
 
@@ -25,15 +26,16 @@ class Mailboxes:
 
     def open(self, prompt: Any, params: SamplingParams, **options: Any) -> str:
         """Submit a request (see `Frontend.submit`) and return the label to wait for; `close` must follow."""
-        with self._condition:  # nobody may sort its first output before it has a box
+        with held(), self._condition:  # nobody may sort its first output before it has a box
             label = self._frontend.submit(prompt, params, **options)
             self._boxes[label] = []
         return label
 
     def close(self, label: str) -> None:
         """Throw the box away; a request that has not ended is aborted. Takes no lock of ours."""
-        if self._boxes.pop(label, None) is not None:
-            self._frontend.abort(label)
+        with held():
+            if self._boxes.pop(label, None) is not None:
+                self._frontend.abort(label)
 
     def wait(self, labels: Iterable[str]) -> list[RequestOutput]:
         """Return what has come for any of these open requests, at least one output.
@@ -45,7 +47,8 @@ class Mailboxes:
                 if self._is_polling:
                     self._condition.wait()
                 else:
-                    self._poll()
+                    with held():
+                        self._poll()
         return news
 
     def _empty(self, label: str) -> list[RequestOutput]:

@@ -77,12 +77,13 @@ class Renderer:
                 "other goes on with the last. Set one of them to false.",
                 parameter="continue_final_message",
             )
+        _check_options(chat_template, chat_template_kwargs, add_generation_prompt, continue_final_message)
         chat = normalise(messages)
         template = _compiled(self._source(chat_template, bool(tools)))
         if any(isinstance(message.get("content"), list) for message in chat) and not self._takes_parts(template):
             chat = join_parts(chat)
         names = self._named_tokens | plain({**(chat_template_kwargs or {}), **template_kwargs}, "template options")
-        names |= {"tools": plain(tools, "tools"), "documents": plain(documents, "documents")}
+        names |= {"tools": _objects(tools, "tools"), "documents": _objects(documents, "documents")}
         if continue_final_message:
             return self._continued(template, chat, names)
         return _run(template, chat, {**names, "add_generation_prompt": opens})
@@ -127,6 +128,33 @@ class Renderer:
                 parameter="continue_final_message",
             )
         return before if after.startswith(" ") else before.rstrip()
+
+
+def _check_options(template: Any, kwargs: Any, *switches: Any) -> None:
+    if template is not None and not isinstance(template, str):
+        raise RequestError(
+            f"chat_template={template!r:.80} is refused: it must be the name of one of the model's, or Jinja source.",
+            parameter="chat_template",
+        )
+    if kwargs is not None and not isinstance(kwargs, dict):
+        raise RequestError(
+            f"chat_template_kwargs={kwargs!r:.80} is refused: it must be an object.", parameter="chat_template_kwargs"
+        )
+    for switch in switches:
+        if switch is not None and not isinstance(switch, bool):
+            raise RequestError(
+                f"add_generation_prompt or continue_final_message is {switch!r:.80} and refused: "
+                "each must be true or false.",
+                parameter="add_generation_prompt",
+            )
+
+
+def _objects(value: Any, name: str) -> Any:
+    """Return a plain copy of a list of objects. Templates would pass over anything else without a word."""
+    copy = plain(value, name)
+    if copy is not None and not (isinstance(copy, list) and all(isinstance(each, dict) for each in copy)):
+        raise RequestError(f"{name}={value!r:.80} is refused: it must be a list of objects.", parameter=name)
+    return copy
 
 
 def _tag_last(message: Message) -> str:

@@ -52,11 +52,13 @@ class Rope:
         values.pop("type", None)
         if kind == "su" or (kind == "yarn" and "short_factor" in values):  # what early Phi-3 checkpoints call it
             kind = "longrope"
-        theta = values.pop("rope_theta", None) or hf.get("rope_theta") or default_theta
+        theta = _first(values.pop("rope_theta", None), hf.get("rope_theta"), default_theta)
         share = values.pop("partial_rotary_factor", None) or hf.get("partial_rotary_factor") or 1.0
         longest = hf.get("max_position_embeddings")
         if kind in ("yarn", "llama3", "longrope"):
             values[_PRETRAINED_LENGTH] = hf.get(_PRETRAINED_LENGTH) or values.get(_PRETRAINED_LENGTH) or longest
+        if theta <= 0:
+            raise CheckpointError(f"rope_theta={theta!r} of the model's config is refused: it must be over 0.")
         dim = int(head_dim * share)
         if dim % 2:
             raise CheckpointError(
@@ -90,11 +92,25 @@ class Rope:
 
 def _values(hf: Mapping[str, Any], layer_type: str | None) -> dict[str, Any]:
     found = hf.get("rope_parameters") or hf.get("rope_scaling") or {}
+    if not isinstance(found, dict):
+        raise CheckpointError(f"rope_parameters={found!r} of the model's config is refused: it must be an object.")
     nested = [key for key, value in found.items() if key.endswith("_attention") and isinstance(value, dict | None)]
     if not nested:
-        return dict(found)
+        return _checked(found)
     if layer_type not in found:
         raise CheckpointError(
             f"rope_parameters has an entry for each of {', '.join(nested)}, but none for layers of type {layer_type!r}."
         )
-    return dict(found[layer_type] or {})
+    return _checked(found[layer_type] or {})
+
+
+def _checked(values: dict[str, Any]) -> dict[str, Any]:
+    """Return a copy. Everything but the type's name is a number, a switch or a list of numbers."""
+    for key, value in values.items():
+        if key not in ("rope_type", "type") and isinstance(value, str | dict):
+            raise CheckpointError(f"{key}={value!r} of the model's rope_parameters is refused: it must be a number.")
+    return dict(values)
+
+
+def _first(*values: Any) -> Any:
+    return next(value for value in values if value is not None)

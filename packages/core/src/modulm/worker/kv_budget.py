@@ -21,9 +21,16 @@ def num_blocks(
 ) -> int:
     """Return the number of blocks, the null block included.
 
-    Raises `ConfigError` when one sequence of `max_model_len` does not fit.
+    Raises `ConfigError` when one sequence of `max_model_len` does not fit, or the device is too small.
     """
     count, source = _count(config, grouping, max_model_len, platform, weights_bytes)
+    size_bytes, total = count * grouping.block_bytes, platform.total_memory_bytes()
+    if size_bytes > total:
+        raise ConfigError(
+            f"The KV cache does not fit: {source} gives {count:,} blocks of {config.block_size:,} tokens "
+            f"({_size(size_bytes)}), and the device has {_size(total)} of memory. Lower "
+            f"{'num_kv_blocks' if config.num_kv_blocks else 'kv_cache_memory_bytes'} or block_size."
+        )
     least = 1 + _peak(config, grouping, max_model_len)
     if count >= least:
         return count

@@ -64,7 +64,7 @@ class TensorSource:
 
     def tensor(self, name: str, shape: tuple[int, ...]) -> "torch.Tensor":
         """See `WeightSource`."""
-        tensor = self._read(name, shape).to(device=self._device, dtype=self._dtype)
+        tensor = self._read_floats(name, shape).to(device=self._device, dtype=self._dtype)
         self.size_bytes += tensor.nbytes
         return tensor
 
@@ -89,7 +89,7 @@ class TensorSource:
             if weight is not None:
                 self._mark_module(module)
                 return weight
-        data = self._read(f"{module}.weight", (out_features, in_features)).to(self._dtype)
+        data = self._read_floats(f"{module}.weight", (out_features, in_features)).to(self._dtype)
         return Dense(out_features=out_features, in_features=in_features, data=data)
 
     def _pack(self, weight: Weight, modules: list[str], op: str) -> PackedWeight:
@@ -108,6 +108,15 @@ class TensorSource:
             f"kernel for {op!r} on {self._device.type!r}. Asked: {'; '.join(refusals) or 'none'}. Install a kernel "
             "package for this device or use another checkpoint."
         )
+
+    def _read_floats(self, name: str, shape: tuple[int, ...]) -> "torch.Tensor":
+        tensor = self._read(name, shape)
+        if not tensor.is_floating_point():
+            raise CheckpointError(
+                f"Tensor {name!r} in {self._checkpoint.path} holds {str(tensor.dtype).removeprefix('torch.')} numbers, "
+                "but the model needs floating-point ones. It may be quantized in a way that its config does not name."
+            )
+        return tensor
 
     def _read(self, name: str, shape: tuple[int, ...]) -> "torch.Tensor":
         if name not in self._names:
@@ -135,6 +144,16 @@ class TensorSource:
         if self._progress is not None:
             self._progress(len(self._used), len(self._names))
 
+    def check_layers(self, config: ModelConfig) -> None:
+        """Refuse a count that no checkpoint of so few tensors can have, before so many layers are built."""
+        count = config.get("num_hidden_layers", 0)
+        if count > len(self._names):
+            raise CheckpointError(
+                f"num_hidden_layers={count!r} in the config of model {config.name!r} is refused: "
+                f"{self._checkpoint.path} has {len(self._names)} tensors in all. Check that config and weights "
+                "belong together."
+            )
+
     def check_all_used(self, also_unneeded: Sequence[str] = ()) -> None:
         """Raise `CheckpointError` when a tensor was left over that matters.
 
@@ -158,6 +177,7 @@ def load_model(model_class: type[Any], config: ModelConfig, source: TensorSource
     """Build the model and fill it. Raises `CheckpointError` or `Unsupported`."""
     import torch
 
+    source.check_layers(config)
     with torch.device("meta"), torch.inference_mode():
         model = model_class(config)
     with torch.inference_mode():

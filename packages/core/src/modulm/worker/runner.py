@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from modulm.interrupts import released
 from modulm.types import Plan, SampledTokens, StepResult, TokenLogprobs
 from modulm.worker.batch import Batch, Step
 from modulm.worker.row import NO_LOGPROBS
@@ -35,7 +36,8 @@ class Runner:
         if not plan.scheduled:
             return StepResult()
         step = self._batch.step(plan)
-        hidden = self._program.run(step)
+        with released():  # the longest part; when it is broken off, no sequence has advanced
+            hidden = self._program.run(step)
         sampled = [SampledTokens(request_id=scheduled.request_id) for scheduled in plan.scheduled]
         for i, row in enumerate(step.rows.tolist()):
             if self._batch.rows[row].num_prompt_logprobs != NO_LOGPROBS:

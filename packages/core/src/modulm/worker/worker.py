@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from modulm.config import EngineConfig, ModelConfig
-from modulm.errors import EngineError
+from modulm.errors import ConfigError, EngineError
 from modulm.interfaces.attention import AttentionBackend, AttentionSpec
 from modulm.interfaces.checkpoint import Checkpoint
 from modulm.interfaces.kernels import KernelProvider
@@ -76,13 +76,7 @@ class Worker:
             config, grouping, max_model_len=max_model_len, platform=platform, weights_bytes=source.size_bytes
         )
         self._layout = KVLayout(block_size=block_size, num_blocks=count, groups=grouping.groups)
-        batch = Batch(
-            max_num_seqs=config.max_num_seqs,
-            max_model_len=max_model_len,
-            block_size=block_size,
-            windows=[group.sliding_window for group in grouping.groups],
-            seed=config.seed,
-        )
+        batch = _batch(config, max_model_len, [group.sliding_window for group in grouping.groups])
         caches = layers.caches(grouping, count, block_size)
         program = EagerProgram(model, kv_caches=caches, planners=layers.planners(grouping), device=device)
         self.shares_prefixes = not program.depends_on_length
@@ -115,3 +109,19 @@ class Worker:
     def shutdown(self) -> None:
         """Let go of weights and cache; may be called twice."""
         self._runner = None
+
+
+def _batch(config: EngineConfig, max_model_len: int, windows: list[int | None]) -> Batch:
+    try:
+        return Batch(
+            max_num_seqs=config.max_num_seqs,
+            max_model_len=max_model_len,
+            block_size=config.block_size,
+            windows=windows,
+            seed=config.seed,
+        )
+    except (MemoryError, ValueError) as error:  # numpy: too much, or more than it can count
+        raise ConfigError(
+            f"max_num_seqs={config.max_num_seqs!r} is refused: the tables for that many sequences of "
+            f"{max_model_len:,} tokens do not fit into memory ({error}). Lower max_num_seqs or max_model_len."
+        ) from error
