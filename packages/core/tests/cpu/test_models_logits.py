@@ -1,13 +1,15 @@
 """Logits of every architecture equal transformers' (eager, float32) on tiny random checkpoints, to 1e-4.
 
 Checkpoints are written by `save_pretrained` and read back by name. Caches start as NaN, freed blocks become NaN again
-and tables are shuffled, so a read of a wrong slot cannot pass.
+and tables are shuffled, so a read of a wrong slot cannot pass. Beside every step of the model its recorded graph,
+written out and read back, is interpreted on caches of its own and must give the same bits.
 """
 
 import copy
 import importlib
 import json
 import random
+from collections import Counter
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -20,12 +22,15 @@ from modulm.config import ModelConfig
 from modulm.errors import CheckpointError
 from modulm.interfaces.attention import BatchLayout
 from modulm.interfaces.model import ForwardBatch
+from modulm.interfaces.program import Graph
 from modulm.interfaces.quantization import Dense
 from modulm.models.index import ARCHITECTURES
 from modulm.nn.attention import Attention
 from modulm.nn.rotary import SEQUENCE_LENGTHS
 from modulm.reference.attention_torch import TorchAttention
+from modulm.reference.graph_torch import GraphInterpreter
 from modulm.reference.linear_torch import TorchKernels
+from modulm.worker.trace import trace
 
 TOLERANCE = 1e-4
 BLOCK = 4
@@ -221,6 +226,11 @@ class Engine:
             layer.bind(self.backend)
             shape = TorchAttention.kv_cache_shape(num_blocks, BLOCK, layer.spec.num_kv_heads, layer.spec.head_size)
             self.caches[layer.name] = torch.full(shape, torch.nan)
+        recording = trace(self.model)
+        self.graph = Graph.from_dict(json.loads(json.dumps(recording.graph.to_dict())))
+        backends = dict.fromkeys(self.caches, self.backend)
+        self.interpreter = GraphInterpreter(self.graph, recording.weights, recording.tensors, backends)
+        self.recorded_caches = {name: cache.clone() for name, cache in self.caches.items()}
         self.windows = {layer.spec.sliding_window for layer in self.layers}
         self.free = list(range(1, num_blocks))
         random.Random(1).shuffle(self.free)
@@ -244,13 +254,22 @@ class Engine:
         )
         tokens = torch.tensor([t for s, count in work for t in s.tokens[s.start : s.start + count]])
         with torch.inference_mode():
-            logits = self.model.compute_logits(self.model(tokens, batch))
+            hidden = self.model(tokens, batch)
+            logits = self.model.compute_logits(hidden)
         assert logits.dtype == torch.float32
+        self._interpret(tokens, batch, hidden, logits)
         for sequence, count in work:
             sequence.start += count
             if release:
                 self._release(sequence)
         return logits.split([count for _, count in work])
+
+    def _interpret(self, tokens, batch, hidden, logits):
+        inputs = {"token_ids": tokens, "positions": batch.positions, **batch.extra}
+        with torch.inference_mode():
+            found = self.interpreter.forward(inputs, self.recorded_caches, batch.metadata)
+            assert torch.equal(found, hidden)
+            assert torch.equal(self.interpreter.logits(found), logits)
 
     def _layout(self, work, window):
         tables = [sequence.tables[window] for sequence, _ in work]
@@ -279,6 +298,7 @@ class Engine:
                     for layer in self.layers:
                         if layer.spec.sliding_window == window:
                             self.caches[layer.name][block] = torch.nan
+                            self.recorded_caches[layer.name][block] = torch.nan
 
 
 def prompt(length, seed):
@@ -346,17 +366,22 @@ def worst(pairs):
 def table(request):
     """Collects the greatest differences; printed at the end of the module."""
     torch.set_num_threads(1)
-    rows = {}
-    yield rows
+    rows, recorded = {}, {}
+    yield rows, recorded
     width = max(map(len, rows), default=30)
     lines = [f"{'greatest difference of logits':{width}} " + "".join(f"{mode:>12}" for mode in MODES)]
     lines += [f"{name:{width}} " + "".join(f"{row[mode]:12.1e}" for mode in row) for name, row in rows.items()]
+    lines += [f"operations of {name}: {counts}" for name, counts in recorded.items()]
     with request.config.pluginmanager.get_plugin("capturemanager").global_and_fixture_disabled():
         print("\n" + "\n".join(lines))
 
 
 def check(name, theirs, ours, table, modes=MODES):
-    row = table.setdefault(name, {})
+    rows, recorded = table
+    row = rows.setdefault(name, {})
+    counts = Counter(type(op).__name__ for op in (*ours.graph.forward.ops, *ours.graph.logits.ops))
+    if name in CONFIGS:
+        recorded[name] = f"{counts.total()} = " + ", ".join(f"{count} {op}" for op, count in sorted(counts.items()))
     for mode, run in modes.items():
         pairs = run(theirs, ours)
         spread = min(want.std().item() for _, want in pairs)

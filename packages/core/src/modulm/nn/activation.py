@@ -7,6 +7,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from modulm.errors import CheckpointError, did_you_mean
+from modulm.interfaces.program import GatedActivation as GatedActivationOp
+from modulm.nn.traced import Traced
 
 
 def _gelu_tanh(x: torch.Tensor) -> torch.Tensor:
@@ -21,6 +23,8 @@ ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "silu": F.silu,
     "swish": F.silu,
 }
+SYNONYMS = {"gelu_new": "gelu_pytorch_tanh", "swish": "silu"}
+"""Names of one function: the second is what a recorded program calls it."""
 
 
 def activation(name: str) -> Callable[[torch.Tensor], torch.Tensor]:
@@ -43,5 +47,9 @@ class GatedActivation(nn.Module):
 
     def forward(self, gate_up: torch.Tensor) -> torch.Tensor:
         """Return [num_tokens, size] for gate and up side by side, [num_tokens, 2 * size]."""
+        if isinstance(gate_up, Traced):
+            (width,) = gate_up.row_shape
+            name = SYNONYMS.get(self.name, self.name)
+            return gate_up.apply(GatedActivationOp, shape=(width // 2,), function=name)
         gate, up = gate_up.chunk(2, dim=-1)
         return self._function(gate) * up

@@ -8,6 +8,8 @@ from torch import nn
 
 from modulm.interfaces.attention import AttentionBackend, AttentionSpec
 from modulm.interfaces.model import ForwardBatch
+from modulm.interfaces.program import Attention as AttentionOp
+from modulm.nn.traced import Traced, refuse
 
 
 class Attention(nn.Module):
@@ -45,6 +47,12 @@ class Attention(nn.Module):
             batch: Holds this layer's cache and metadata.
             sinks, alibi_slopes: [num_heads], where the spec says so.
         """
+        if isinstance(query, Traced):
+            if sinks is not None or alibi_slopes is not None:
+                refuse("attention with sinks or ALiBi")
+            query.recorder.layers[self.name] = self
+            shape = (self.spec.num_heads * self.spec.head_size,)
+            return query.apply(AttentionOp, key, value, shape=shape, layer=self.name)
         out = self.backend.forward(
             self.spec,
             query,

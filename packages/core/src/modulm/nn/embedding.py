@@ -5,6 +5,9 @@ from torch import nn
 
 from modulm.interfaces.kernels import PackedWeight
 from modulm.interfaces.model import WeightSource
+from modulm.interfaces.program import Embedding as EmbeddingOp
+from modulm.interfaces.program import LMHead as LMHeadOp
+from modulm.nn.traced import Traced
 
 
 class Embedding(nn.Module):
@@ -26,6 +29,11 @@ class Embedding(nn.Module):
 
     def forward(self, token_ids: torch.Tensor) -> torch.Tensor:
         """Return [num_tokens, size] in the compute dtype for int64 [num_tokens]."""
+        if isinstance(token_ids, Traced):
+            name = token_ids.recorder.weight(self, self.weight, (self.num_embeddings, self.size))
+            return token_ids.apply(
+                EmbeddingOp, shape=(self.size,), dtype=str(self.dtype).removeprefix("torch."), weight=name
+            )
         return self.weight.rows(token_ids, self.dtype)
 
 
@@ -65,6 +73,11 @@ class LMHead(nn.Module):
         embedding = self._tied_to[0]
         weight = self.weight if embedding is None else embedding.weight
         assert weight is not None, "load() comes before forward()"
+        if isinstance(hidden, Traced):
+            owner = self if embedding is None else embedding
+            name = hidden.recorder.weight(owner, weight, (self.num_embeddings, self.in_features))
+            scalars = {"divisor": self.divisor, "soft_cap": self.soft_cap}
+            return hidden.apply(LMHeadOp, shape=(self.num_embeddings,), dtype="float32", weight=name, **scalars)
         logits = weight.linear(hidden).float()
         if self.divisor != 1.0:
             logits = logits / self.divisor

@@ -10,6 +10,8 @@ from torch import nn
 
 from modulm.interfaces.kernels import PackedWeight
 from modulm.interfaces.model import WeightSource
+from modulm.interfaces.program import Linear as LinearOp
+from modulm.nn.traced import Traced
 
 
 class Linear(nn.Module):
@@ -35,8 +37,7 @@ class Linear(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return [num_tokens, out_features] for x [num_tokens, in_features]."""
-        out = self.weight.linear(x)
-        return out if self.bias is None else out + self.bias
+        return _linear(self, x)
 
 
 class MergedLinear(nn.Module):
@@ -72,8 +73,17 @@ class MergedLinear(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return [num_tokens, sum of parts] for x [num_tokens, in_features]."""
-        out = self.weight.linear(x)
-        return out if self.bias is None else out + self.bias
+        return _linear(self, x)
+
+
+def _linear(layer: Linear | MergedLinear, x: torch.Tensor) -> torch.Tensor:
+    if isinstance(x, Traced):
+        recorder, size = x.recorder, layer.out_features
+        weight = recorder.weight(layer, layer.weight, (size, layer.in_features))
+        bias = None if layer.bias is None else recorder.tensor(layer, layer.bias, "bias")
+        return x.apply(LinearOp, shape=(size,), weight=weight, bias=bias)
+    out = layer.weight.linear(x)
+    return out if layer.bias is None else out + layer.bias
 
 
 def sibling(name: str, other: str) -> str:

@@ -4,6 +4,7 @@ Reads experts one by one, as checkpoints on disk have them, or stacked in one te
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -11,8 +12,10 @@ from torch import nn
 
 from modulm.interfaces.kernels import PackedWeight
 from modulm.interfaces.model import WeightSource
-from modulm.nn.activation import GatedActivation
+from modulm.interfaces.program import SparseMoE as SparseMoEOp
+from modulm.nn.activation import SYNONYMS, GatedActivation
 from modulm.nn.linear import sibling
+from modulm.nn.traced import Traced
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,6 +85,8 @@ class SparseMoE(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return [num_tokens, hidden_size] for x of that shape."""
+        if isinstance(x, Traced):
+            return self._record(x)
         probabilities = F.softmax(self.router.linear(x), dim=-1, dtype=torch.float32)
         weights, chosen = probabilities.topk(self.experts.top_k, dim=-1)
         if self.experts.normalised:
@@ -92,6 +97,19 @@ class SparseMoE(nn.Module):
             hidden = self.down[index].linear(self._activation(self.gate_up[index].linear(x[token])))
             out.index_add_(0, token, hidden * weights[token, rank, None].to(x.dtype))
         return out
+
+    def _record(self, x: Traced) -> Any:
+        shape, weight = self.experts, x.recorder.weight
+        wide, narrow = (2 * shape.intermediate_size, shape.hidden_size), (shape.hidden_size, shape.intermediate_size)
+        return x.apply(
+            SparseMoEOp,
+            router=weight(self, self.router, (shape.count, shape.hidden_size), "router"),
+            gate_up=tuple(weight(self, one, wide, f"gate_up.{i}") for i, one in enumerate(self.gate_up)),
+            down=tuple(weight(self, one, narrow, f"down.{i}") for i, one in enumerate(self.down)),
+            top_k=shape.top_k,
+            function=SYNONYMS.get(shape.activation, shape.activation),
+            normalised=shape.normalised,
+        )
 
 
 class _Plain:

@@ -4,6 +4,8 @@ import torch
 from torch import nn
 
 from modulm.interfaces.model import WeightSource
+from modulm.interfaces.program import RMSNorm as RMSNormOp
+from modulm.nn.traced import Traced
 
 
 class RMSNorm(nn.Module):
@@ -27,6 +29,9 @@ class RMSNorm(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return the same shape and dtype for x [..., size]."""
+        if isinstance(x, Traced):
+            name = x.recorder.tensor(self, self.weight)
+            return x.apply(RMSNormOp, weight=name, eps=self.eps, unit_offset=self.unit_offset)
         wide = x.float()
         normed = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self.eps)
         weight = self.weight.float()

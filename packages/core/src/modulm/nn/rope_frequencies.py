@@ -5,10 +5,12 @@ Two kinds depend on how long the sequence is: dynamic NTK and LongRoPE. See `rot
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
 from modulm.errors import CheckpointError, did_you_mean
+from modulm.interfaces.program import DynamicNTK as DynamicNTKSettings
 from modulm.nn.rope import Rope
 
 _CPU = torch.device("cpu")  # models are built under a meta device, and these are numbers, not weights
@@ -26,6 +28,10 @@ class Frequencies:
     def of(self, lengths: torch.Tensor) -> torch.Tensor:
         """Return frequencies for sequences that are `lengths` (int64 [n]) long, broadcastable to [n, dim / 2]."""
         return self.inverse
+
+    def recorded(self) -> dict[str, Any]:
+        """Return the attributes of a recorded `RotaryTables`."""
+        return {"inverse": tuple(self.inverse.tolist()), "scaling": self.scaling}
 
     def to(self, device: torch.device) -> None:
         """Move to `device`, where that is not where they are."""
@@ -52,6 +58,12 @@ class DynamicNTK(Frequencies):
         base = self._rope.theta * growth ** (dim / (dim - 2))
         return 1.0 / base[:, None] ** self._exponents
 
+    def recorded(self) -> dict[str, Any]:
+        """See base class."""
+        stated = self._rope.max_position_embeddings
+        settings = DynamicNTKSettings(theta=self._rope.theta, factor=self._factor, stated=stated)
+        return {**super().recorded(), "dynamic": settings}
+
 
 class LongRoPE(Frequencies):
     """One set of factors up to the pretrained length, another past it (Ding et al. 2024, arXiv:2402.13753)."""
@@ -69,6 +81,10 @@ class LongRoPE(Frequencies):
         """See base class."""
         is_long = (lengths > self._pretrained)[:, None]
         return torch.where(is_long, self._long, self.inverse)
+
+    def recorded(self) -> dict[str, Any]:
+        """See base class."""
+        return {**super().recorded(), "long_inverse": tuple(self._long.tolist()), "long_from": self._pretrained}
 
 
 def frequencies(rope: Rope) -> Frequencies:

@@ -11,8 +11,10 @@ import torch
 from torch import nn
 
 from modulm.interfaces.model import ForwardBatch
+from modulm.interfaces.program import Rotary, RotaryTables
 from modulm.nn.rope import Rope
 from modulm.nn.rope_frequencies import frequencies
+from modulm.nn.traced import Traced
 
 SEQUENCE_LENGTHS = "sequence_lengths"
 """Key in `ForwardBatch.extra`: int64 [num_tokens], for each token the length of its sequence. Read only by layers whose
@@ -33,6 +35,10 @@ class RotaryEmbedding(nn.Module):
     def forward(self, batch: ForwardBatch) -> Tables:
         """Return cos and sin, float32 [num_tokens, rope.dim], the two halves of a row alike."""
         positions = batch.positions
+        if isinstance(positions, Traced):
+            lengths = [batch.extra[SEQUENCE_LENGTHS]] if self.needs_sequence_lengths else []
+            outputs = [((self.rope.dim // 2,), "float32")] * 2
+            return positions.apply_many(RotaryTables, *lengths, outputs=outputs, **self._frequencies.recorded())
         lengths = positions + 1
         if self.needs_sequence_lengths:
             lengths = batch.extra.get(SEQUENCE_LENGTHS, lengths)
@@ -51,6 +57,9 @@ def apply_rotary(query: torch.Tensor, key: torch.Tensor, tables: Tables) -> tupl
         query, key: [num_tokens, heads, head_size]; dimensions past the tables' width pass through.
         tables: From `RotaryEmbedding`.
     """
+    if isinstance(query, Traced) and isinstance(key, Traced):
+        outputs = [(x.row_shape, x.row_dtype) for x in (query, key)]
+        return query.apply_many(Rotary, key, *tables, outputs=outputs)
     return _rotate(query, *tables), _rotate(key, *tables)
 
 
