@@ -19,7 +19,9 @@ int64_t place(Element element, int64_t row, int64_t input) {
 }
 
 template <class Number>
-void pack_panel(const Number* from, int64_t stride, int64_t panel, const DensePanels& weight, Number* to) {
+void pack_panel(const void* data, int64_t stride, int64_t panel, const DensePanels& weight, void* packed) {
+  const Number* from = static_cast<const Number*>(data);
+  Number* to = static_cast<Number*>(packed);
   const int64_t first = panel * kPanelRows, left = weight.rows - first, count = left < kPanelRows ? left : kPanelRows;
   if (count < kPanelRows || weight.inputs % 2 != 0) std::memset(to, 0, size_t(weight.panel_bytes()));
   for (int64_t input = 0; input < weight.inputs; ++input) {
@@ -72,7 +74,7 @@ class DenseWeight {
     const Output to{pointer<void>(out, bytes_of(to_type), "out"), to_type, weight_.rows};
     const DenseKernels& kernels = dense(isa_named(isa_name));
     const int64_t inputs = weight_.inputs;
-    const Activations packed{reinterpret_cast<const float*>(scratch(Activations::bytes_for(tokens, inputs))), tokens, inputs};
+    const Activations packed = Activations::in(scratch(Activations::bytes_for(tokens, inputs)), tokens, inputs);
     pool().run(tokens, 1 + (1 << 14) / inputs, [&](int64_t begin, int64_t end) {
       kernels.pack_tokens(from, from_type, stride, begin, end, packed);
     });
@@ -112,9 +114,9 @@ class DenseWeight {
   void pack(const uint8_t* from, int64_t stride, int64_t panel) {
     uint8_t* to = data_.data() + panel * weight_.panel_bytes();
     switch (bytes_of(weight_.element)) {
-      case 4: return pack_panel(reinterpret_cast<const uint32_t*>(from), stride, panel, weight_, reinterpret_cast<uint32_t*>(to));
-      case 2: return pack_panel(reinterpret_cast<const uint16_t*>(from), stride, panel, weight_, reinterpret_cast<uint16_t*>(to));
-      default: return pack_panel(from, stride, panel, weight_, to);
+      case 4: return pack_panel<uint32_t>(from, stride, panel, weight_, to);
+      case 2: return pack_panel<uint16_t>(from, stride, panel, weight_, to);
+      default: return pack_panel<uint8_t>(from, stride, panel, weight_, to);
     }
   }
 
@@ -146,7 +148,8 @@ void bind_linear_dense(nb::module_& m) {
            nb::arg("num_scales") = 0, nb::arg("block_rows") = 1, nb::arg("block_inputs") = 1, Unlocked())
       .def("linear", &DenseWeight::linear, nb::arg("x"), nb::arg("x_type"), nb::arg("stride"), nb::arg("tokens"),
            nb::arg("out"), nb::arg("out_type"), nb::arg("isa") = "", Unlocked())
-      .def("rows", &DenseWeight::rows, nb::arg("index"), nb::arg("count"), nb::arg("out"), nb::arg("out_type"), Unlocked())
+      .def("rows", &DenseWeight::rows, nb::arg("index"), nb::arg("count"), nb::arg("out"), nb::arg("out_type"),
+           Unlocked())
       .def_prop_ro("size_bytes", &DenseWeight::size_bytes);
 }
 

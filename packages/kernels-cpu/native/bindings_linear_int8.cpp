@@ -14,19 +14,18 @@ namespace {
 // A matrix of 5- to 8-bit codes in panels, and what can be asked of it.
 class Int8Weight {
  public:
-  // `codes` is [rows, inputs] bytes, rows `stride` apart; signed ones have zero 128. `bits` is 5, 6 or 8: how they are stored.
-  // `scales` and, unless null, `minimums` are [rows, inputs / group_size] of `scale_type`; group_size is 16, a multiple of 32,
-  // or all inputs. Without minimums a value is (code - zero) * scale, rounded as `kind` says (see `Zero`).
-  Int8Weight(uintptr_t codes, bool is_signed, int64_t rows, int64_t inputs, int64_t stride, int bits, int64_t group_size,
-             uintptr_t scales, uintptr_t minimums, int scale_type, int kind, int zero) {
+  // `codes` is [rows, inputs] bytes, rows `stride` apart; signed ones have zero 128. `bits` is 5, 6 or 8: how they are
+  // stored. `scales` and, where `kind` wants them, `minimums` are [rows, inputs / group_size] of `scale_type`; group_size
+  // is a multiple of 16, or all inputs. `kind` is a `Zero`.
+  Int8Weight(uintptr_t codes, bool is_signed, int64_t rows, int64_t inputs, int64_t stride, int bits,
+             int64_t group_size, uintptr_t scales, uintptr_t minimums, int scale_type, int kind, int zero) {
     require_shape(rows, inputs);
     require(stride >= inputs && stride <= kMostNumbers / rows, "The codes have rows that overlap");
     require(bits == 5 || bits == 6 || bits == 8, "Codes are stored in 5, 6 or 8 bits");
     require(!is_signed || bits == 8, "Signed codes are stored in 8 bits");
     require(group_size > 0 && inputs % group_size == 0, "The group does not divide the inputs");
-    const bool small = group_size == 16 && inputs > 16;
-    require(small || group_size % kBlockInputs == 0 || group_size == inputs,
-            "A group is 16 inputs, a multiple of 32, or the whole row");
+    require(group_size % 16 == 0 || group_size == inputs, "A group is a multiple of 16 inputs, or the whole row");
+    const bool small = group_size % kBlockInputs == 16 && group_size != inputs;
     require(kind >= 0 && kind <= 2 && zero >= 0 && zero <= 255, "The codes have no known zero");
     const Float type = float_type(scale_type, "The scales");
     require(type != Float::bf16, "Scales are float32 or float16");
@@ -34,8 +33,10 @@ class Int8Weight {
     const Codes width = bits == 8 ? Codes::bits8 : bits == 6 ? Codes::bits6 : Codes::bits5;
     weight_ = {width, Zero(kind), zero, rows, inputs, unit, group, nullptr, type, nullptr, nullptr};
     const CodeSource source{pointer<const uint8_t>(codes, 1, "The codes"), stride, is_signed};
-    const void* low = weight_.kind == Zero::minimums ? pointer<const void>(minimums, bytes_of(type), "The minimums") : nullptr;
-    pack(source, pointer<const void>(scales, bytes_of(type), "The scales"), low);
+    const void* factors = pointer<const void>(scales, bytes_of(type), "The scales");
+    const void* low = nullptr;
+    if (weight_.kind == Zero::minimums) low = pointer<const void>(minimums, bytes_of(type), "The minimums");
+    pack(source, factors, low);
   }
 
   void linear(uintptr_t x, int x_type, int64_t stride, int64_t tokens, uintptr_t out, int out_type,
@@ -104,7 +105,7 @@ class Int8Weight {
     const DenseKernels& widener = dense(isa);
     const Int8Kernels& kernels = int8(isa);
     const int64_t inputs = weight_.inputs;
-    const Activations packed{reinterpret_cast<const float*>(scratch(Activations::bytes_for(tokens, inputs))), tokens, inputs};
+    const Activations packed = Activations::in(scratch(Activations::bytes_for(tokens, inputs)), tokens, inputs);
     pool().run(tokens, grain(), [&](int64_t begin, int64_t end) {
       widener.pack_tokens(x, type, stride, begin, end, packed);
     });
@@ -124,12 +125,13 @@ void bind_linear_int8(nb::module_& m) {
   using Unlocked = nb::call_guard<nb::gil_scoped_release>;
   nb::class_<Int8Weight>(m, "Int8Weight", "A matrix of 5- to 8-bit codes in panels; see packed_int8.py.")
       .def(nb::init<uintptr_t, bool, int64_t, int64_t, int64_t, int, int64_t, uintptr_t, uintptr_t, int, int, int>(),
-           nb::arg("codes"), nb::arg("is_signed"), nb::arg("rows"), nb::arg("inputs"), nb::arg("stride"), nb::arg("bits"),
-           nb::arg("group_size"), nb::arg("scales"), nb::arg("minimums"), nb::arg("scale_type"), nb::arg("kind"),
-           nb::arg("zero"), Unlocked())
+           nb::arg("codes"), nb::arg("is_signed"), nb::arg("rows"), nb::arg("inputs"), nb::arg("stride"),
+           nb::arg("bits"), nb::arg("group_size"), nb::arg("scales"), nb::arg("minimums"), nb::arg("scale_type"),
+           nb::arg("kind"), nb::arg("zero"), Unlocked())
       .def("linear", &Int8Weight::linear, nb::arg("x"), nb::arg("x_type"), nb::arg("stride"), nb::arg("tokens"),
            nb::arg("out"), nb::arg("out_type"), nb::arg("isa") = "", nb::arg("exact") = false, Unlocked())
-      .def("rows", &Int8Weight::rows, nb::arg("index"), nb::arg("count"), nb::arg("out"), nb::arg("out_type"), Unlocked())
+      .def("rows", &Int8Weight::rows, nb::arg("index"), nb::arg("count"), nb::arg("out"), nb::arg("out_type"),
+           Unlocked())
       .def_prop_ro("size_bytes", &Int8Weight::size_bytes);
 }
 

@@ -41,13 +41,17 @@ struct DensePanels {
   int64_t panel_bytes() const { return (inputs + 1) / 2 * 2 * kPanelRows * bytes_of(element); }
 };
 
-// Activations in float32, cut into chunks of inputs: [chunk][token][kChunk], so that a tile's rows are a constant apart.
+// Activations in float32, cut into chunks of inputs: [chunk][token][kChunk], so that the tokens of a tile lie a constant
+// apart.
 struct Activations {
   const float* packed;
   int64_t tokens;
   int64_t inputs;
 
   const float* at(int64_t chunk, int64_t token) const { return packed + (chunk * tokens + token) * kChunk; }
+  static Activations in(const void* memory, int64_t tokens, int64_t inputs) {
+    return {static_cast<const float*>(memory), tokens, inputs};
+  }
   static int64_t bytes_for(int64_t tokens, int64_t inputs) { return chunks_of(inputs) * tokens * kChunk * 4; }
 };
 

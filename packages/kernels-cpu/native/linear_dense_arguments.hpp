@@ -1,4 +1,4 @@
-// What Python hands to packed weights: addresses and numbers that say what lies there. An address is an integer, because
+// What Python hands to packed weights: addresses and numbers that say what lies there. An address is an integer, as
 // asking a tensor for its `__dlpack__` costs more than a small product. Everything that can be checked is.
 #pragma once
 

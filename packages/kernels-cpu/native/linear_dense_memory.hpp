@@ -21,7 +21,8 @@ class Bytes {
   Bytes() = default;
   explicit Bytes(int64_t size) : size_(size) {
     const size_t page = size_t(2) << 20, alignment = size_t(size) >= page ? page : 64;
-    data_ = static_cast<uint8_t*>(std::aligned_alloc(alignment, (size_t(size) + alignment - 1) / alignment * alignment));
+    const size_t whole = (size_t(size) + alignment - 1) / alignment * alignment;
+    data_ = static_cast<uint8_t*>(std::aligned_alloc(alignment, whole));
     if (data_ == nullptr && size > 0) throw std::bad_alloc();
 #if defined(__linux__)
     if (alignment == page) madvise(data_, size_t(size) / page * page, MADV_HUGEPAGE);

@@ -15,8 +15,8 @@ namespace {
 
 constexpr int kPanel = int(kPanelRows);
 
-// Tokens per tile, and how many vectors of rows it takes for so many tokens: tokens * vectors sums, two or four vectors of
-// weights and a value of x must fit into the registers, and be enough to hide how long an fma takes.
+// Tokens per tile, and how many vectors of rows it takes for so many tokens: tokens * vectors sums, the vectors of
+// weights and a value of x must fit into the registers, and the sums be enough to hide how long an fma takes.
 #if defined(__AVX512F__)
 constexpr int kTile = 12;  // 32 registers of 16 lanes
 constexpr int vectors_for(int) { return 2; }
@@ -140,8 +140,8 @@ inline void store_panel(const float* sums, int64_t panel, int64_t first, int64_t
   }
 }
 
-// Panels [begin, end) for tokens [first, last), at most kMostTokens. `source(panel, chunk)` returns where the weights of
-// that chunk lie, in the layout of `element`; it may fill a buffer of its own.
+// Panels [begin, end) for tokens [first, last), at most kMostTokens. `source(panel, chunk)` returns where the weights
+// of that chunk lie, in the layout of `element`; it may fill a buffer of its own.
 template <Element element, class Source>
 inline void multiply_panels(Source& source, const Activations& x, const Output& out, int64_t begin, int64_t end,
                             int64_t first, int64_t last) {

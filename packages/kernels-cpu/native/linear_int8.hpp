@@ -1,11 +1,11 @@
 // Products with weights of 5 to 8 bits and activations of 8: sums of a few inputs are exact integers, and only they are
 // scaled and added up in float32.
 //
-// Layout: panels of 32 output rows as in linear_dense.hpp, in blocks of 32 inputs. A block has 8 quads; in a quad 4 inputs of
-// each row lie together, so that one load gives 4 inputs of neighbouring rows, a row per 32-bit lane.
+// Layout: panels of 32 output rows as in linear_dense.hpp, in blocks of 32 inputs. A block has 8 quads; in a quad 4
+// inputs of each row lie together, so that one load gives 4 inputs of neighbouring rows, a row per 32-bit lane.
 //   8 bits: [quad][row][4] bytes, 1024 in all.
-//   6 bits: two halves of 4 quads, each: 2 x 128 bytes of low nibbles (an even quad low, the odd one after it high), then 128
-//           bytes of upper bits, two for each quad from bit 0 on. 768 in all.
+//   6 bits: two halves of 4 quads, each: 2 x 128 bytes of low nibbles (an even quad low, the odd one after it high),
+//           then 128 bytes of upper bits, two for each quad from bit 0 on. 768 in all.
 //   5 bits: 4 x 128 bytes of low nibbles, then 128 bytes of upper bits, bit q for quad q. 640 in all.
 // Decoding reads all weights for each token, so fewer bytes are faster; many tokens widen a chunk to 8 bits first.
 #pragma once

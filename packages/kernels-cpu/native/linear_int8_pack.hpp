@@ -1,5 +1,5 @@
-// Packs codes into the panels of linear_int8.hpp and reads single rows of them again. Baseline code: done once, at load, and
-// for the few rows of an embedding.
+// Packs codes into the panels of linear_int8.hpp and reads single rows of them again. Baseline code: done once, at load,
+// and for the few rows of an embedding.
 #pragma once
 
 #include <cstring>

@@ -101,17 +101,17 @@ inline void tile_some(int count, const Scales& scales, const uint8_t* codes, int
 
 // One chunk of a panel for tokens [first, last).
 template <Codes stored, Codes range, int unit>
-void multiply_chunk(const Scales& scales, const uint8_t* codes, int64_t block, int64_t block_end, const QuantizedRows& x,
+void multiply_chunk(const Scales& scales, const uint8_t* codes, int64_t block, int64_t stop, const QuantizedRows& x,
                     int64_t first, int64_t last, float* sums) {
   for (int64_t token = first; token < last; token += kIntTile) {
     const int count = last - token < kIntTile ? int(last - token) : kIntTile;
-    tile_some<stored, range, unit>(count, scales, codes, block, block_end, x, token, sums + (token - first) * kPanel);
+    tile_some<stored, range, unit>(count, scales, codes, block, stop, x, token, sums + (token - first) * kPanel);
   }
 }
 
 template <Codes width, int unit>
-void multiply_panels_int8(const Int8Panels& weight, const QuantizedRows& x, const Output& out, int64_t begin, int64_t end,
-                          int64_t first, int64_t last) {
+void multiply_codes(const Int8Panels& weight, const QuantizedRows& x, const Output& out, int64_t begin, int64_t end,
+                    int64_t first, int64_t last) {
   alignas(64) float sums[kMostQuantized * kPanel];
   alignas(64) uint8_t wide[kChunkBlocks * 1024];
   // Where the range does not matter, code for it is made once.
@@ -137,7 +137,7 @@ void multiply_panels_int8(const Int8Panels& weight, const QuantizedRows& x, cons
 template <Codes width>
 void fast_of(const Int8Panels& weight, const QuantizedRows& x, const Output& out, int64_t begin, int64_t end,
              int64_t first, int64_t last) {
-  const auto multiply = weight.unit == 32 ? multiply_panels_int8<width, 32> : multiply_panels_int8<width, 16>;
+  const auto multiply = weight.unit == 32 ? multiply_codes<width, 32> : multiply_codes<width, 16>;
   multiply(weight, x, out, begin, end, first, last);
 }
 
@@ -150,7 +150,7 @@ void fast(const Int8Panels& weight, const QuantizedRows& x, const Output& out, i
   }
 }
 
-// Dequantised weights, a chunk of the dense kernels at a time; values are rounded as `GroupedInt` and `ChannelInt8` say.
+// Dequantised weights, a chunk of the dense kernels at a time, rounded as `GroupedInt` and `ChannelInt8` say.
 template <Codes width>
 struct Dequantized {
   const Int8Panels& weight;

@@ -1,7 +1,7 @@
 """Weights of plain numbers in panels: `Dense` and `Float8` in their own width, added up in float32.
 
-`PackedMatrix` checks what is asked of a native weight; `packed_int8.py` uses it too. The layout and the arithmetic are in
-`native/linear_dense.hpp`. Knows nothing of when a weight is served by these kernels: `provider.py` decides that.
+`PackedMatrix` checks what is asked of a native weight, for the other modules `packed_*` too. The layout and the
+arithmetic are in `native/linear_dense.hpp`. Knows nothing of when these kernels are asked: see `provider.py`.
 """
 
 from functools import cache
@@ -19,9 +19,7 @@ class NativeWeight(Protocol):
 
     size_bytes: int
 
-    def linear(
-        self, x: int, x_type: int, stride: int, tokens: int, out: int, out_type: int, isa: str = "", /
-    ) -> None:
+    def linear(self, x: int, x_type: int, stride: int, tokens: int, out: int, out_type: int, isa: str = "", /) -> None:
         """Write x @ W.T to `out`, row-major."""
 
     def rows(self, index: int, count: int, out: int, out_type: int, /) -> None:

@@ -1,8 +1,8 @@
 """Weights of 5 to 8 bits in panels, multiplied by activations of 8 bits: `GroupedInt` and `ChannelInt8`.
 
-"fast" quantises activations to 8 bits, in groups of 32 (16 where the weight's groups are), and adds up exact integers;
-"exact" multiplies float32 activations by dequantised weights, slowly, to tell one error from the other. The layout is in
-`native/linear_int8.hpp`. Knows nothing of when a weight is served by these kernels: `provider.py` decides that.
+"fast" quantises activations to 8 bits, in groups of 32 inputs (16 where a weight's group is no multiple of 32), and
+adds up exact integers; "exact" multiplies float32 activations by dequantised weights, slowly, to tell one error from
+another. The layout is in `native/linear_int8.hpp`. Knows nothing of when these kernels are asked: see `provider.py`.
 """
 
 import os
@@ -41,8 +41,8 @@ def supports(weight: Weight) -> Support:
     if not 5 <= weight.bits <= 8:
         return Rejected(f"it takes 5 to 8 bits, not {weight.bits}")
     group = weight.group_size
-    if group != 16 and group % 32 != 0 and group != weight.in_features:
-        return Rejected(f"groups of {group} inputs are neither 16, nor a multiple of 32, nor a whole row")
+    if group % 16 != 0 and group != weight.in_features:
+        return Rejected(f"groups of {group} inputs are neither a multiple of 16 nor a whole row")
     return Accepted(f"{weight.bits}-bit weights x 8-bit activations")
 
 
@@ -105,7 +105,7 @@ def _same_type(scales: "torch.Tensor", minimums: "torch.Tensor") -> "tuple[torch
 
 
 def _are_centred(scales: "torch.Tensor", minimums: "torch.Tensor", zero: int) -> bool:
-    """Whether each minimum is -zero * scale, as in signed formats: then it needs no memory and integers hold the offset."""
+    """Whether each minimum is -zero * scale, as in signed formats: integers then hold the offset, and no memory."""
     import torch
 
     at_once = max(1, (1 << 18) // scales.shape[1])
