@@ -6,8 +6,6 @@
 #include "linear_q4_avx512.hpp"
 #elif defined(__AVX2__)
 #include "linear_q4_avx2.hpp"
-#elif defined(__ARM_FEATURE_DOTPROD)
-#include "linear_q4_neon.hpp"
 #else
 #include "linear_q4_generic.hpp"
 #endif
