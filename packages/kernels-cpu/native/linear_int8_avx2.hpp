@@ -1,6 +1,6 @@
-// Integers of `kernels/linear_int8.cpp` on AVX2: 8 rows, `vpmaddubsw` multiplies unsigned by signed bytes and adds pairs
-// into 16 bits, where it would cut off what does not fit. So codes of 8 bits are taken as signed: their magnitude, at
-// most 128, times the activation with their sign stays within 2 * 128 * 127 = 32,512.
+// Integers of `kernels/linear_int8.cpp` on AVX2: 8 rows, `vpmaddubsw` multiplies unsigned by signed bytes and adds
+// pairs into 16 bits, where it would cut off what does not fit. So codes of 8 bits are taken as signed: their
+// magnitude, at most 128, times the activation with their sign stays within 2 * 128 * 127 = 32,512.
 #pragma once
 
 #include "lanes.hpp"
