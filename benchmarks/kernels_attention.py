@@ -1,8 +1,8 @@
 """Time the attention backend `cpu_attn` beside torch's scaled_dot_product_attention on the same data, in turns.
 
-The shape is SmolLM2-135M's: 9 query heads, 3 of keys, 64 numbers each, 30 layers. Every layer has a cache of its own, as
-in a model, so what does not fit the processor's caches comes from memory. torch's side reads keys and values from dense
-tensors: it pays for no page table and writes no cache. Times are medians in microseconds per layer.
+The shape is SmolLM2-135M's: 9 query heads, 3 of keys, 64 numbers each, 30 layers. Every layer has a cache of its own,
+as in a model, so what does not fit the processor's caches comes from memory. torch's side reads keys and values from
+dense tensors: it pays for no page table and writes no cache. Times are medians in microseconds per layer.
 
     python benchmarks/kernels_attention.py [--threads 2] [--rounds 15] [--dtypes float32,bfloat16,float16]
 """
@@ -92,7 +92,9 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     _native.set_num_threads(options.threads)
     print(f"{_native.isa()}, {options.threads} threads, torch {torch.__version__}; microseconds per layer")
-    print(f"{'case':24} {'cache':9} {'cpu_attn':>9} {'(least)':>9} {'torch fp32':>10} {'ratio':>6}   rate (of the least)")
+    print(
+        f"{'case':24} {'cache':9} {'cpu_attn':>9} {'(least)':>9} {'torch fp32':>10} {'ratio':>6}   rate (of the least)"
+    )
     for dtype in options.dtypes.split(","):
         cases = [(f"decode {s} x {c}", s, c, 1) for s, c in DECODES] + [(f"prefill {n}", 1, n, n) for n in PREFILLS]
         for label, sequences, context, count in cases:
@@ -103,7 +105,10 @@ def main() -> None:
                 rate = f"{case.size_bytes / least / 1e3:.1f} GB/s"
             else:
                 rate = f"{case.multiply_adds / least / 1e3:.1f} G multiply-adds/s"
-            print(f"{label:24} {dtype:9} {ours:9.1f} {least:9.1f} {torchs:10.1f} {torchs / ours:6.2f}   {rate}", flush=True)
+            print(
+                f"{label:24} {dtype:9} {ours:9.1f} {least:9.1f} {torchs:10.1f} {torchs / ours:6.2f}   {rate}",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

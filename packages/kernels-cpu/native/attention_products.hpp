@@ -1,6 +1,7 @@
 // The two matrix products of attention: queries x keys, weights x values. A few rows at a time stay in registers.
 //
-// Included only by files that are compiled once per instruction set. Key and value memory may be 16-bit; it widens here.
+// Included only by files that are compiled once per instruction set. Key and value memory may be 16-bit; it widens
+// here.
 #pragma once
 
 #include "lanes.hpp"
@@ -8,9 +9,9 @@
 namespace modulm::MODULM_ISA {
 namespace {
 
-constexpr int kTile = 64;      // positions at a time
+constexpr int kTile = 64;  // positions at a time
 constexpr int kTileVectors = kTile / kLanes;
-constexpr int kMaxRows = 6;    // rows at a time: with 2 vectors each they fill 16 registers, with 4 they fill 32
+constexpr int kMaxRows = 6;  // rows at a time: with 2 vectors each they fill 16 registers, with 4 they fill 32
 
 // Vectors per row: as many as the registers hold, and enough to keep both multipliers busy with few rows.
 template <int kRows>
@@ -18,8 +19,8 @@ constexpr int kWidth = kLanes == 16 || kRows <= 3 ? 4 : 2;
 
 // scores[r][lane of v] = sum over d of queries[d][r] * keys[v][d][lane], for vectors begin <= v < end.
 template <int kRows, class T>
-inline void query_times_keys(const float* queries, const T* const* keys, int64_t stride, int64_t size, int begin, int end,
-                             float* scores) {
+inline void query_times_keys(const float* queries, const T* const* keys, int64_t stride, int64_t size, int begin,
+                             int end, float* scores) {
   constexpr int kVectors = kWidth<kRows>;
   for (int v = begin / kVectors * kVectors; v < end; v += kVectors) {
     Vec sum[kRows][kVectors];
@@ -66,8 +67,8 @@ inline void add_values_at(const float* weights, const float* factors, const T* c
 
 // The same for a whole row of `width` numbers, a multiple of kLanes.
 template <int kRows, class T>
-inline void add_values(const float* weights, const float* factors, const T* const* values, int begin, int end, float* sums,
-                       int64_t width) {
+inline void add_values(const float* weights, const float* factors, const T* const* values, int begin, int end,
+                       float* sums, int64_t width) {
   constexpr int kVectors = kWidth<kRows>;
   int64_t first = 0;
   for (; first + kVectors * kLanes <= width; first += kVectors * kLanes) {

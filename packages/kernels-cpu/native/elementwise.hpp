@@ -1,6 +1,6 @@
 // What touches each number of the hidden state once: norms, gated activations, rotary positions, residuals.
 //
-// Pointers are float32, row-major, without padding; rows are independent, so callers split them over threads.
+// Pointers are float32, row-major; rows are independent, so callers split them over threads. `out` may be the input.
 #pragma once
 
 #include <cstdint>
@@ -9,9 +9,25 @@
 
 namespace modulm {
 
+enum class Activation { silu, gelu_tanh };
+
+// Numbers of heads, token t's head h at data + t * token_stride + h * head_stride.
+struct Heads {
+  float* data;
+  int64_t num_heads, head_size, token_stride, head_stride;
+};
+
 struct ElementwiseKernels {
-  // out[r, :] = x[r, :] / sqrt(mean(x[r, :]^2) + eps) * weight; rows [begin, end) of `size` numbers each.
-  void (*rms_norm)(const float* x, const float* weight, float* out, int64_t begin, int64_t end, int64_t size, float eps);
+  // out[r, :] = x[r, :] / sqrt(mean(x[r, :]^2) + eps) * (offset + weight); rows [begin, end) of `size` numbers each.
+  void (*rms_norm)(const float* x, const float* weight, float* out, int64_t begin, int64_t end, int64_t size, float eps,
+                   float offset);
+  // out[r, i] = act(x[r, i]) * x[r, size + i]; a row of x is 2 * size, one of out `size`. `out` must not be x.
+  void (*gated_activation)(const float* x, float* out, int64_t begin, int64_t end, int64_t size, Activation act);
+  // Numbers i and i + width / 2 of every head turn by the token's angle, i < width / 2: tables [tokens, width] whose
+  // two halves are alike. What is behind `width` stays.
+  void (*rotary)(const Heads& heads, const float* cos, const float* sin, int64_t width, int64_t begin, int64_t end);
+  // out[i] = a[i] + b[i]
+  void (*add)(const float* a, const float* b, float* out, int64_t begin, int64_t end);
 };
 
 MODULM_FAMILY(ElementwiseKernels, elementwise)

@@ -151,7 +151,8 @@ class Attend {
     if (copies_keys_) {
       query_times_keys<kRows>(queries, copied_keys_, kTile, call_.head_size, first_vector, end_vector, room_.scores);
     } else {
-      query_times_keys<kRows>(queries, keys_, call_.block_size, call_.head_size, first_vector, end_vector, room_.scores);
+      query_times_keys<kRows>(queries, keys_, call_.block_size, call_.head_size, first_vector, end_vector,
+                              room_.scores);
     }
     float factors[kRows];
     for (int r = 0; r < kRows; ++r) {

@@ -2,23 +2,109 @@
 
 #include <math.h>
 
+#include "lanes.hpp"
+
 namespace modulm::MODULM_ISA {
 namespace {
 
-void rms_norm(const float* x, const float* weight, float* out, int64_t begin, int64_t end, int64_t size, float eps) {
+// whole(i) for each kLanes numbers of a row, rest(i, count) for the last few.
+template <class Whole, class Rest>
+inline void along(int64_t size, const Whole& whole, const Rest& rest) {
+  int64_t i = 0;
+  for (; i + kLanes <= size; i += kLanes) whole(i);
+  if (i < size) rest(i, size - i);
+}
+
+float sum_of_squares(const float* x, int64_t size) {
+  Vec sums[4] = {all(0.0f), all(0.0f), all(0.0f), all(0.0f)};  // independent, so that additions overlap
+  int64_t i = 0;
+  for (; i + 4 * kLanes <= size; i += 4 * kLanes) {
+    for (int j = 0; j < 4; ++j) {
+      const Vec numbers = load(x + i + j * kLanes);
+      sums[j] = fma(numbers, numbers, sums[j]);
+    }
+  }
+  for (; i < size; i += kLanes) {
+    const Vec numbers = i + kLanes <= size ? load(x + i) : load_first(x + i, size - i);
+    sums[0] = fma(numbers, numbers, sums[0]);
+  }
+  return sum_of((sums[0] + sums[1]) + (sums[2] + sums[3]));
+}
+
+void rms_norm(const float* x, const float* weight, float* out, int64_t begin, int64_t end, int64_t size, float eps,
+              float offset) {
+  const Vec plus = all(offset);
   for (int64_t row = begin; row < end; ++row) {
     const float* from = x + row * size;
     float* to = out + row * size;
-    double sum = 0.0;
-    for (int64_t i = 0; i < size; ++i) sum += double(from[i]) * double(from[i]);
-    const float factor = float(1.0 / sqrt(sum / double(size) + double(eps)));
-    for (int64_t i = 0; i < size; ++i) to[i] = from[i] * factor * weight[i];
+    const Vec factor = all(float(1.0 / sqrt(double(sum_of_squares(from, size)) / double(size) + double(eps))));
+    along(
+        size, [=](int64_t i) { store(to + i, load(from + i) * factor * (plus + load(weight + i))); },
+        [=](int64_t i, int64_t n) {
+          store_first(to + i, load_first(from + i, n) * factor * (plus + load_first(weight + i, n)), n);
+        });
   }
+}
+
+template <class Function>
+inline void gate(const float* x, float* out, int64_t begin, int64_t end, int64_t size, const Function& act) {
+  for (int64_t row = begin; row < end; ++row) {
+    const float *gates = x + row * 2 * size, *ups = gates + size;
+    float* to = out + row * size;
+    along(
+        size, [=](int64_t i) { store(to + i, act(load(gates + i)) * load(ups + i)); },
+        [=](int64_t i, int64_t n) { store_first(to + i, act(load_first(gates + i, n)) * load_first(ups + i, n), n); });
+  }
+}
+
+void gated_activation(const float* x, float* out, int64_t begin, int64_t end, int64_t size, Activation act) {
+  switch (act) {
+    case Activation::silu: return gate(x, out, begin, end, size, [](Vec v) { return silu_of(v); });
+    case Activation::gelu_tanh: return gate(x, out, begin, end, size, [](Vec v) { return gelu_tanh_of(v); });
+  }
+}
+
+void turn(float* x, const float* cos, const float* sin, int64_t half) {
+  const auto turned = [](Vec a, Vec b, Vec c, Vec s, Vec* second) {
+    *second = fma(b, c, a * s);
+    return fma(a, c, all(0.0f) - b * s);
+  };
+  along(
+      half,
+      [=](int64_t i) {
+        Vec second;
+        store(x + i, turned(load(x + i), load(x + half + i), load(cos + i), load(sin + i), &second));
+        store(x + half + i, second);
+      },
+      [=](int64_t i, int64_t n) {
+        Vec second;
+        const Vec first = turned(load_first(x + i, n), load_first(x + half + i, n), load_first(cos + i, n),
+                                 load_first(sin + i, n), &second);
+        store_first(x + i, first, n);
+        store_first(x + half + i, second, n);
+      });
+}
+
+void rotary(const Heads& heads, const float* cos, const float* sin, int64_t width, int64_t begin, int64_t end) {
+  for (int64_t token = begin; token < end; ++token) {
+    for (int64_t head = 0; head < heads.num_heads; ++head) {
+      turn(heads.data + token * heads.token_stride + head * heads.head_stride, cos + token * width, sin + token * width,
+           width / 2);
+    }
+  }
+}
+
+void add(const float* a, const float* b, float* out, int64_t begin, int64_t end) {
+  const float *left = a + begin, *right = b + begin;
+  float* to = out + begin;
+  along(
+      end - begin, [=](int64_t i) { store(to + i, load(left + i) + load(right + i)); },
+      [=](int64_t i, int64_t n) { store_first(to + i, load_first(left + i, n) + load_first(right + i, n), n); });
 }
 
 }  // namespace
 
 extern const ElementwiseKernels elementwise;
-const ElementwiseKernels elementwise{rms_norm};
+const ElementwiseKernels elementwise{rms_norm, gated_activation, rotary, add};
 
 }  // namespace modulm::MODULM_ISA

@@ -1,0 +1,313 @@
+"""Native attention against dense attention in float64, on every instruction set that runs here.
+
+The cache holds NaN wherever nothing was written that the step may see; outputs begin as NaN.
+"""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from modulm.interfaces.attention import AttentionSpec, BatchLayout
+from modulm_kernels_cpu import _native
+from modulm_kernels_cpu.attention import CPUAttention
+
+ISAS = [name for name in ("generic", "avx2", "avx512", "neon") if _native.can_run(name)]
+OPTIONS = {
+    "plain": {},
+    "window of one": {"window": 1},
+    "window": {"window": 37},
+    "wide window": {"window": 1000},
+    "soft cap": {"soft_cap": 1.5},
+    "sinks": {"sinks": True},
+    "alibi": {"alibi": True},
+    "everything": {"window": 21, "soft_cap": 2.0, "sinks": True, "alibi": True},
+}
+SEQUENCES = {  # (tokens after the step, tokens of the step)
+    "prefill": [(1, 1), (67, 67), (23, 23), (130, 130)],
+    "decode": [(1, 1), (33, 1), (64, 1), (65, 1), (700, 1)],
+    "chunks": [(20, 7), (300, 2), (141, 68), (16, 8)],
+    "mixed": [(20, 7), (533, 1), (62, 62), (1, 1), (18, 1), (600, 39), (5, 0)],
+}
+
+
+class Case:
+    """Sequences in shuffled blocks; table entries behind a window are stale."""
+
+    def __init__(
+        self, work, *, heads=(6, 2), size=16, block=16, dtype=torch.float32, window=0, soft_cap=0.0, sinks=False,
+        alibi=False, seed=0,
+    ):  # fmt: skip
+        rng = np.random.default_rng(seed)
+        self.work, self.heads, self.size, self.block, self.dtype = work, heads, size, block, dtype
+        self.window, self.soft_cap, self.scale = window, soft_cap, float(size**-0.5 * rng.uniform(0.8, 2.0))
+        self.sinks = rng.normal(size=heads[0]).astype(np.float32) if sinks else None
+        self.slopes = rng.uniform(0.05, 0.5, heads[0]).astype(np.float32) if alibi else None
+        self.query = [rng.normal(size=(length, heads[0], size)).astype(np.float32) for length, _ in work]
+        self.key, self.value = (
+            [self.rounded(rng.normal(size=(length, heads[1], size)).astype(np.float32)) for length, _ in work]
+            for _ in range(2)
+        )
+        self.counts = [-(-length // block) for length, _ in work]
+        blocks = list(rng.permutation(np.arange(1, 4 + sum(self.counts))))
+        self.cache = torch.full((1 + len(blocks), 2, heads[1], block, size), torch.nan, dtype=dtype)
+        self.table = np.zeros((len(work), max(self.counts) + 2), np.int32)
+        for row, count, (length, new) in zip(self.table, self.counts, work, strict=True):
+            row[:count] = [blocks.pop() for _ in range(count)]
+            if window:
+                row[: max(0, length - new - window + 1) // block] = rng.choice([0, blocks[0]])
+        self.spare = blocks
+
+    def rounded(self, array):
+        return torch.from_numpy(array).to(self.dtype).float().numpy()
+
+    def slot(self, sequence, position):
+        return int(self.table[sequence, position // self.block]) * self.block + position % self.block
+
+    def first_seen(self, position):
+        return max(0, position - self.window + 1) if self.window else 0
+
+    def keys(self):
+        """The cache's keys, [num_blocks, heads, block, size], as a view."""
+        shape = (len(self.cache), self.heads[1], self.size, self.block)
+        return self.cache[:, 0].view(shape).transpose(2, 3)
+
+    def fill(self):
+        """Write what earlier steps left, as far as the step may see it."""
+        for i, (length, new) in enumerate(self.work):
+            for position in range(self.first_seen(length - new), length - new):
+                block, offset = divmod(self.slot(i, position), self.block)
+                self.keys()[block, :, offset] = torch.from_numpy(self.key[i][position]).to(self.dtype)
+                self.cache[block, 1, :, offset] = torch.from_numpy(self.value[i][position]).to(self.dtype)
+
+    def layout(self):
+        slots = [self.slot(i, p) for i, (length, new) in enumerate(self.work) for p in range(length - new, length)]
+        return BatchLayout(
+            query_start=np.cumsum([0, *(new for _, new in self.work)], dtype=np.int32),
+            seq_lens=np.array([length for length, _ in self.work], np.int32),
+            block_table=self.table,
+            slot_mapping=np.array(slots, np.int64),
+            block_size=self.block,
+        )
+
+    def of_step(self, sequences):
+        return np.concatenate([s[length - new :] for s, (length, new) in zip(sequences, self.work, strict=True)])
+
+    def run(self, isa="", rope=(None, None)):
+        self.fill()
+        query, key, value = (self.of_step(sequences) for sequences in (self.query, self.key, self.value))
+        out = np.full_like(query, np.nan)
+        plan = CPUAttention().plan(self.layout(), torch.device("cpu"))
+        capsule = torch.utils.dlpack.to_dlpack(self.cache)
+        plan.forward(
+            query, key, value, capsule, out, self.scale, self.window, self.soft_cap, self.sinks, self.slopes, *rope, isa
+        )
+        return out
+
+    def oracle(self):
+        group = self.heads[0] // self.heads[1]
+        out = []
+        for query, key, value, (length, new) in zip(self.query, self.key, self.value, self.work, strict=True):
+            key, value = (np.repeat(array.astype(np.float64), group, axis=1) for array in (key, value))
+            scores = np.einsum("qhd,khd->hqk", query[length - new :].astype(np.float64), key) * self.scale
+            if self.soft_cap:
+                scores = self.soft_cap * np.tanh(scores / self.soft_cap)
+            distance = np.arange(length) - np.arange(length - new, length)[:, None]
+            if self.slopes is not None:
+                scores += self.slopes[:, None, None] * distance
+            hidden = (distance > 0) | (distance <= -self.window) if self.window else distance > 0
+            scores = np.where(hidden, -np.inf, scores)
+            largest = scores.max(-1, keepdims=True)
+            weights = np.exp(scores - largest)
+            extra = 0.0 if self.sinks is None else np.exp(self.sinks.astype(np.float64)[:, None, None] - largest)
+            weights /= weights.sum(-1, keepdims=True) + extra
+            out.append(np.einsum("hqk,khd->qhd", weights, value))
+        return np.concatenate(out)
+
+
+def check(case, isa=""):
+    np.testing.assert_allclose(case.run(isa), case.oracle(), rtol=0, atol=2e-5)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("work", SEQUENCES)
+@pytest.mark.parametrize("name", OPTIONS)
+def test_equals_dense_attention(name, work, isa):
+    check(Case(SEQUENCES[work], **OPTIONS[name]), isa)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("block", [1, 3, 16, 32, 256])
+@pytest.mark.parametrize("size", [8, 24, 64, 80, 128, 256])
+@pytest.mark.parametrize("heads", [(9, 3), (4, 4), (8, 1)])
+def test_all_shapes(heads, size, block, isa):
+    check(Case([(67, 67), (90, 1), (41, 13)], heads=heads, size=size, block=block), isa)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("block", [3, 16])
+@pytest.mark.parametrize("heads", [(9, 3), (4, 4), (14, 2)])
+def test_sixteen_bit_caches(heads, block, dtype, isa):
+    check(Case(SEQUENCES["mixed"], heads=heads, size=40, block=block, dtype=dtype, window=50), isa)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("tokens", range(1, 68))
+def test_every_number_of_tokens(tokens, isa):
+    check(Case([(tokens, tokens), (tokens + 5, tokens)], size=8, block=16), isa)
+
+
+@settings(max_examples=150, deadline=None)
+@given(data=st.data())
+def test_random_batches(data):
+    pair = st.integers(1, 300).flatmap(lambda length: st.tuples(st.just(length), st.sampled_from([1, length, 0, 40])))
+    work = [(length, min(new, length)) for length, new in data.draw(st.lists(pair, min_size=1, max_size=6))]
+    case = Case(
+        work,
+        heads=data.draw(st.sampled_from([(9, 3), (4, 4), (8, 1), (10, 2)])),
+        size=data.draw(st.sampled_from([8, 16, 24, 64])),
+        block=data.draw(st.sampled_from([1, 3, 8, 16, 32])),
+        dtype=data.draw(st.sampled_from([torch.float32, torch.bfloat16, torch.float16])),
+        window=data.draw(st.sampled_from([0, 0, 1, 5, 64, 150])),
+        soft_cap=data.draw(st.sampled_from([0.0, 3.0])),
+        sinks=data.draw(st.booleans()),
+        alibi=data.draw(st.booleans()),
+        seed=data.draw(st.integers(0, 1000)),
+    )
+    check(case, data.draw(st.sampled_from(ISAS)))
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_writes_only_this_steps_slots(dtype, isa):
+    case = Case(SEQUENCES["mixed"], dtype=dtype, block=3)
+    case.fill()
+    before = case.cache.clone()
+    case.run(isa)
+    written = {divmod(int(slot), case.block) for slot in case.layout().slot_mapping}
+    kept = [(b, o) for b in range(len(case.cache)) for o in range(case.block) if (b, o) not in written]
+    block, offset = (torch.tensor(part) for part in zip(*kept, strict=True))
+    for values in (lambda: case.cache[:, 1], case.keys):
+        after = values()[block, :, offset].float()
+        case.cache, before = before, case.cache
+        np.testing.assert_array_equal(after, values()[block, :, offset].float())
+        case.cache, before = before, case.cache
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_narrows_as_torch_does(dtype, isa):
+    """Numbers of every size: ties, subnormals, what overflows, infinities."""
+    rng = np.random.default_rng(3)
+    numbers = np.concatenate([
+        rng.normal(size=4000) * 2.0 ** rng.integers(-30, 20, 4000),
+        [0.0, -0.0, 65519.0, 65520.0, 65504.0, 3.4e38, np.inf, -np.inf, 2.0**-24, 2.0**-25, 3 * 2.0**-25, 1e-40],
+        1.0 + np.arange(64) * 2.0**-12,
+    ]).astype(np.float32)  # fmt: skip
+    count = len(numbers) // 8
+    numbers = numbers[: count * 8].reshape(count, 1, 8)
+    case = Case([(count, count)], heads=(1, 1), size=8, dtype=dtype)
+    case.key = case.value = [numbers]
+    case.run(isa)
+    slots = case.layout().slot_mapping
+    expected = torch.from_numpy(numbers[:, 0]).to(dtype).float()
+    for found in (case.keys()[:, 0].reshape(-1, 8)[slots], case.cache[:, 1, 0].reshape(-1, 8)[slots]):
+        np.testing.assert_array_equal(found.float(), expected)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_bits_do_not_depend_on_threads(isa):
+    threads, found = _native.num_threads(), []
+    try:
+        for count in (1, 2, 3):
+            _native.set_num_threads(count)
+            for _ in range(3):
+                found.append(Case([(1500, 1), (400, 400), (900, 30), (3000, 1)], size=64, heads=(9, 3)).run(isa))
+    finally:
+        _native.set_num_threads(threads)
+    for other in found[1:]:
+        np.testing.assert_array_equal(found[0], other)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_bits_do_not_depend_on_neighbours(isa):
+    alone, among = Case([(1500, 1)]), Case([(1500, 1), (400, 400), (7, 1)])
+    for mine, theirs in ((alone.query, among.query), (alone.key, among.key), (alone.value, among.value)):
+        theirs[0] = mine[0]
+    among.scale = alone.scale
+    np.testing.assert_array_equal(alone.run(isa)[0], among.run(isa)[0])
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_decode_equals_the_last_row_of_prefill(isa):
+    whole, last = Case([(700, 700)], size=64), Case([(700, 1)], size=64)
+    np.testing.assert_allclose(whole.run(isa)[-1:], last.run(isa), rtol=0, atol=2e-5)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("width", [8, 16])
+def test_rotates_queries_and_keys_on_the_way(width, isa):
+    work = [(80, 80), (300, 1), (50, 3)]
+    plain, turned = Case(work), Case(work)
+    tokens = sum(new for _, new in work)
+    angles = np.random.default_rng(1).uniform(0, 6, (tokens, width // 2))
+    angles = np.concatenate([angles, angles], axis=1)
+    start = 0
+    for i, (length, new) in enumerate(work):
+        rows = slice(start, start := start + new)
+        for sequences in (plain.query, plain.key):
+            x = sequences[i][length - new :]
+            first, second = x[..., : width // 2].copy(), x[..., width // 2 : width].copy()
+            cos, sin = (f(angles[rows, None, : width // 2]) for f in (np.cos, np.sin))
+            x[..., : width // 2], x[..., width // 2 : width] = first * cos - second * sin, second * cos + first * sin
+    tables = (np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32))
+    np.testing.assert_allclose(turned.run(isa, tables), plain.oracle(), rtol=0, atol=2e-5)
+
+
+def test_sequences_of_one_step_may_share_blocks():
+    case = Case([(32, 32), (37, 5)])
+    case.table[1, :2] = case.table[0, :2]
+    for sequences in (case.query, case.key, case.value):
+        sequences[1][:32] = sequences[0]
+    case.fill = lambda: None
+    check(case)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_large_scores_and_nan_stay_where_they_belong(isa):
+    case = Case([(100, 100), (90, 1)])
+    case.query[0] *= 300.0
+    case.query[1][-1, 2] = np.nan
+    found, expected = case.run(isa), case.oracle()
+    assert np.isnan(found[100, 2]).all()
+    found[100, 2] = expected[100, 2]
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-2)
+
+
+def spec_of(**changes):
+    return AttentionSpec(**{"num_heads": 6, "num_kv_heads": 2, "head_size": 16, "scale": 0.3, **changes})
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_backend_takes_views_and_sixteen_bit_queries(dtype):
+    """Queries, keys and values as they come out of one product: views of its rows."""
+    case = Case([(20, 20), (70, 1)], sinks=True, alibi=True, soft_cap=4.0, window=30)
+    case.query, case.key, case.value = (
+        [torch.from_numpy(a).to(dtype).float().numpy() for a in s] for s in (case.query, case.key, case.value)
+    )
+    case.fill()
+    parts = [torch.from_numpy(case.of_step(s)).to(dtype) for s in (case.query, case.key, case.value)]
+    together = torch.cat([part.flatten(1) for part in parts], dim=1)
+    query, key, value = (part.unflatten(1, (-1, 16)) for part in together.split([96, 32, 32], dim=1))
+    backend = CPUAttention()
+    spec = spec_of(scale=case.scale, soft_cap=4.0, sliding_window=30, has_sinks=True, has_alibi=True)
+    out = backend.forward(
+        spec, query, key, value, case.cache, backend.plan(case.layout(), torch.device("cpu")),
+        sinks=torch.from_numpy(case.sinks).to(dtype), alibi_slopes=torch.from_numpy(case.slopes).double(),
+    )  # fmt: skip
+    case.sinks = torch.from_numpy(case.sinks).to(dtype).float().numpy()
+    assert out.dtype == dtype
+    step = {torch.float32: 2e-5, torch.float16: 2e-3, torch.bfloat16: 2e-2}[dtype]
+    np.testing.assert_allclose(out.float(), case.oracle(), rtol=0, atol=step)
