@@ -42,8 +42,8 @@ struct Stored {
   }
 };
 
-// 8-bit floats times `scales`, for the 32 rows of one input. They become float16 on the way: e4m3 has the exponent's bias
-// at 7 instead of 15, so scales must make up for 2^8; its only numbers with all of exponent and fraction set are NaN.
+// 8-bit floats times `scales`, for the 32 rows of one input, by way of float16. The exponent of e4m3 is biased
+// by 7 instead of 15, so scales must make up for 2^8; its only numbers with all of exponent and fraction set are NaN.
 template <Element element>
 inline void widen_input(const uint8_t* from, const float* scales, float* to) {
 #if defined(__AVX512F__)

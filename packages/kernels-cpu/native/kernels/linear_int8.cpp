@@ -58,10 +58,11 @@ inline void add_unit(const Scales& scales, const uint8_t* block, int row, const 
   }
 }
 
-// Blocks [first, last) of a panel, whose codes begin at `codes`, times `tokens` tokens.
+// Blocks [first, last) of a panel, whose codes begin at `codes`, times `tokens` tokens. Not inlined: compilers take
+// minutes over one function that holds a dozen of these.
 template <Codes stored, Codes range, int unit, int tokens>
-inline void tile_blocks(const Scales& scales, const uint8_t* codes, int64_t first, int64_t last, const QuantizedRows& x,
-                        int64_t token, float* sums) {
+[[gnu::noinline]] void tile_blocks(const Scales& scales, const uint8_t* codes, int64_t first, int64_t last,
+                                   const QuantizedRows& x, int64_t token, float* sums) {
   for (int row = 0; row < kPanel; row += kIntVectors * kLanes) {
     Vec totals[tokens][kIntVectors];
 #pragma GCC unroll 8

@@ -268,5 +268,5 @@ def test_native_code_refuses_what_it_cannot_trust():
             weight.rows(*look_up[:position], value, *look_up[position + 1 :])
     with pytest.raises(TypeError):
         weight.linear(None, *call[1:])
-    with pytest.raises(TypeError):
+    with pytest.warns(RuntimeWarning, match="uninitialized"), pytest.raises(TypeError):
         _native.DenseWeight.__new__(_native.DenseWeight).linear(*call)
