@@ -42,6 +42,25 @@ struct Stored {
   }
 };
 
+// 16-bit numbers widened a chunk at a time, for many tokens: of 16 registers, 12 sums leave none to widen in.
+template <Element element>
+struct Widened {
+  const DensePanels& weight;
+  alignas(64) float values[kChunk * kPanelRows];
+
+  const uint8_t* operator()(int64_t panel, int64_t chunk) {
+    const uint8_t* from = weight.data + panel * weight.panel_bytes() + chunk * kChunk * kPanelRows * 2;
+    const int64_t left = weight.inputs - chunk * kChunk, pairs = left < kChunk ? (left + 1) / 2 : kChunk / 2;
+    for (int64_t pair = 0; pair < pairs; ++pair) {
+      for (int row = 0; row < kPanel; row += kLanes) {
+        store(values + pair * 2 * kPanel + row, load_weights<element, 0>(from, pair, row));
+        store(values + (pair * 2 + 1) * kPanel + row, load_weights<element, 1>(from, pair, row));
+      }
+    }
+    return reinterpret_cast<const uint8_t*>(values);
+  }
+};
+
 // 8-bit floats times `scales`, for the 32 rows of one input, by way of float16. The exponent of e4m3 is biased
 // by 7 instead of 15, so scales must make up for 2^8; its only numbers with all of exponent and fraction set are NaN.
 template <Element element>
@@ -117,6 +136,12 @@ struct Scaled {
 template <Element element>
 void multiply_stored(const DensePanels& weight, const Activations& x, const Output& out, int64_t begin, int64_t end,
                      int64_t first, int64_t last) {
+  if constexpr (element != Element::f32) {
+    if (last - first > 2 * kTile) {
+      Widened<element> source{weight, {}};
+      return multiply_panels<Element::f32>(source, x, out, begin, end, first, last);
+    }
+  }
   Stored source{weight.data, weight.panel_bytes(), kChunk * kPanelRows * bytes_of(element)};
   multiply_panels<element>(source, x, out, begin, end, first, last);
 }
