@@ -47,7 +47,7 @@ def multiply(packed, x, out_features, isa, dtype=torch.float32):
 
 
 def assert_close(got, x, weight):
-    """Terms of a result may cancel: each is held against their magnitudes, and only many together against themselves."""
+    """Terms of a result may cancel: each is held against their magnitudes, and many together against themselves."""
     matrix = dequantize(weight, torch.float32).double()
     expected, terms = x.double() @ matrix.T, x.double().abs() @ matrix.abs().T
     error = got.double() - expected
