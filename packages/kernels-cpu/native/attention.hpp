@@ -1,7 +1,7 @@
 // Causal attention of a step's tokens over a paged cache.
 //
-// The cache of a layer is [num_blocks, 2, num_kv_heads, block_size * head_size]: for each block and head first the keys,
-// transposed ([head_size, block_size], so that one vector holds a number of several tokens), then the values
+// The cache of a layer is [num_blocks, 2, num_kv_heads, block_size * head_size]: for each block and head first the
+// keys, transposed ([head_size, block_size], so that one vector holds a number of several tokens), then the values
 // ([block_size, head_size]). `attention_plan.hpp` cuts a step into units; each is computed by one thread.
 #pragma once
 
@@ -30,20 +30,20 @@ struct AttentionCall {
   const float* alibi_slopes;  // [num_heads] or null
   const float *cos, *sin;     // [num_tokens, rope_width] or null: queries and keys are rotated already
   int64_t rope_width;
-  const int64_t* slots;       // [num_tokens], where keys and values of the step go
+  const int64_t* slots;  // [num_tokens], where keys and values of the step go
 };
 
-// Queries of one sequence over a range of its positions, for one head of keys and all heads that share it. The positions
-// before `begin` and from `end` on are other units' share, or nobody sees them.
+// Queries of one sequence over a range of its positions, for one head of keys and all heads that share it. The
+// positions before `begin` and from `end` on are other units' share, or nobody sees them.
 struct AttentionUnit {
-  const int32_t* blocks;   // of the sequence
-  int32_t first_token;     // row of the first query in the step
+  const int32_t* blocks;  // of the sequence
+  int32_t first_token;    // row of the first query in the step
   int32_t num_tokens;
   int32_t first_position;  // of the first query
   int32_t begin, end;
-  int32_t split, num_splits;   // which part of the context this is, of how many
-  int64_t partial_row;     // where the results of split 0 begin, if there are several
-  int64_t tile;            // counts groups of splits
+  int32_t split, num_splits;  // which part of the context this is, of how many
+  int64_t partial_row;        // where the results of split 0 begin, if there are several
+  int64_t tile;               // counts groups of splits
 };
 
 struct AttentionKernels {

@@ -27,7 +27,9 @@ struct Blocks {
 
   // First number of the key at an offset in a block; the next is block_size further.
   T* key(int64_t block, int64_t offset) const { return cache + block * block_stride + offset; }
-  T* value(int64_t block, int64_t offset) const { return cache + block * block_stride + value_offset + offset * head_size; }
+  T* value(int64_t block, int64_t offset) const {
+    return cache + block * block_stride + value_offset + offset * head_size;
+  }
 };
 
 // put(d, number) for each number of a head, rotated by the token's row of the tables if there are any.
@@ -62,7 +64,8 @@ inline void widen_run(const T* from, float* to, int64_t count) {
 
 // Keys of positions begin .. end - 1 of the tile that starts at `start`, as float32 [head_size, kTile].
 template <class T>
-inline void copy_keys(const Blocks<T>& blocks, const int32_t* table, int64_t start, int64_t begin, int64_t end, float* to) {
+inline void copy_keys(const Blocks<T>& blocks, const int32_t* table, int64_t start, int64_t begin, int64_t end,
+                      float* to) {
   for (int64_t position = begin; position < end;) {
     const int64_t offset = position % blocks.block_size;
     const int64_t left = blocks.block_size - offset, count = left < end - position ? left : end - position;

@@ -37,7 +37,7 @@ class AttentionPlan {
     int64_t num_tiles = 0;         // with several splits
     int64_t num_partial_rows = 0;  // of one head of keys
     int64_t most_rows = 0;
-    int64_t cost = 0;              // pairs of rows and positions
+    int64_t cost = 0;  // pairs of rows and positions
     int32_t lowest_block = 0, highest_block = 0;
   };
 

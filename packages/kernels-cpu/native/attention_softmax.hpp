@@ -28,8 +28,8 @@ inline Vec ruled(Vec score, const ScoreRule& rule, float distance) {
 
 // Scores become weights in place, zero where the row sees nothing. `largest` and `sum` are brought up to date; returns
 // the factor for what was summed before. `distance`: position of lane 0 minus position of the query.
-inline float scores_to_weights(float* scores, const Visible& seen, const ScoreRule& rule, float distance, float* largest,
-                               float* sum) {
+inline float scores_to_weights(float* scores, const Visible& seen, const ScoreRule& rule, float distance,
+                               float* largest, float* sum) {
   if (seen.stop <= seen.first) {
     for (int v = seen.begin; v < seen.end; ++v) store(scores + v * kLanes, all(0.0f));
     return 1.0f;

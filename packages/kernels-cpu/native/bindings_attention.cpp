@@ -63,13 +63,15 @@ CacheType cache_type(const nb::dlpack::dtype& type) {
   if (type == nb::dtype<float>()) return CacheType::float32;
   require(type.bits == 16 && type.lanes == 1, "attention: the cache must be float32, bfloat16 or float16");
   if (type.code == uint8_t(nb::dlpack::dtype_code::Bfloat)) return CacheType::bfloat16;
-  require(type.code == uint8_t(nb::dlpack::dtype_code::Float), "attention: the cache must be float32, bfloat16 or float16");
+  require(type.code == uint8_t(nb::dlpack::dtype_code::Float),
+          "attention: the cache must be float32, bfloat16 or float16");
   return CacheType::float16;
 }
 
 void set_cache(AttentionCall& call, const Changed& cache, int64_t block_size) {
   require(cache.ndim() == 5 && cache.shape(1) == 2 && int64_t(cache.shape(2)) == call.num_kv_heads &&
-              int64_t(cache.shape(3)) == block_size && int64_t(cache.shape(4)) == call.head_size && is_contiguous(cache),
+              int64_t(cache.shape(3)) == block_size && int64_t(cache.shape(4)) == call.head_size &&
+              is_contiguous(cache),
           "attention: the cache must be a contiguous [num_blocks, 2, num_kv_heads, block_size, head_size]");
   call.cache = cache.data();
   call.cache_type = cache_type(cache.dtype());
@@ -81,7 +83,8 @@ void set_rope(AttentionCall& call, const std::optional<Array>& cos, const std::o
   if (!cos.has_value()) return;
   for (const Array* table : {&*cos, &*sin}) {
     require(is_float32(*table) && table->ndim() == 2 && int64_t(table->shape(0)) == tokens && is_contiguous(*table) &&
-                table->shape(1) == cos->shape(1) && table->shape(1) % 2 == 0 && int64_t(table->shape(1)) <= call.head_size,
+                table->shape(1) == cos->shape(1) && table->shape(1) % 2 == 0 &&
+                int64_t(table->shape(1)) <= call.head_size,
             "attention: cos and sin must be contiguous float32 [num_tokens, an even width up to head_size]");
   }
   call.cos = static_cast<const float*>(cos->data());
@@ -135,7 +138,8 @@ void forward(AttentionPlan& plan, const Array& query, const Array& key, const Ar
   call.window = int32_t(std::min<int64_t>(window, INT32_MAX));
   call.soft_cap = float(soft_cap);
   call.sinks = per_head(sinks, call.num_heads, "attention: sinks must be contiguous float32 [num_heads]");
-  call.alibi_slopes = per_head(alibi_slopes, call.num_heads, "attention: alibi_slopes must be contiguous float32 [num_heads]");
+  call.alibi_slopes =
+      per_head(alibi_slopes, call.num_heads, "attention: alibi_slopes must be contiguous float32 [num_heads]");
   set_rope(call, cos, sin, plan.num_tokens());
   const AttentionKernels& kernels = attention(isa_named(isa_name));
   nb::gil_scoped_release release;
@@ -149,8 +153,8 @@ void make_plan(AttentionPlan* self, const Host<int32_t>& query_start, const Host
   const int64_t num_seqs = int64_t(seq_lens.shape(0));
   require(int64_t(query_start.shape(0)) == num_seqs + 1 && int64_t(block_table.shape(0)) == num_seqs,
           "attention: query_start must have one entry more than seq_lens, block_table as many rows");
-  new (self) AttentionPlan(query_start.data(), num_seqs, seq_lens.data(), block_table.data(), int64_t(block_table.shape(1)),
-                           slots.data(), int64_t(slots.shape(0)), block_size);
+  new (self) AttentionPlan(query_start.data(), num_seqs, seq_lens.data(), block_table.data(),
+                           int64_t(block_table.shape(1)), slots.data(), int64_t(slots.shape(0)), block_size);
 }
 
 }  // namespace
@@ -161,9 +165,10 @@ void bind_attention(nb::module_& m) {
   nb::class_<AttentionPlan>(m, "AttentionPlan", "What a step's attention consists of, for all layers of a KV group.")
       .def("__init__", &make_plan, exact("query_start"), exact("seq_lens"), exact("block_table"), exact("slot_mapping"),
            nb::arg("block_size"))
-      .def("forward", &forward, exact("query"), exact("key"), exact("value"), exact("cache"), exact("out"), nb::arg("scale"),
-           nb::arg("window") = 0, nb::arg("soft_cap") = 0.0, exact("sinks") = nb::none(),
-           exact("alibi_slopes") = nb::none(), exact("cos") = nb::none(), exact("sin") = nb::none(), nb::arg("isa") = "");
+      .def("forward", &forward, exact("query"), exact("key"), exact("value"), exact("cache"), exact("out"),
+           nb::arg("scale"), nb::arg("window") = 0, nb::arg("soft_cap") = 0.0, exact("sinks") = nb::none(),
+           exact("alibi_slopes") = nb::none(), exact("cos") = nb::none(), exact("sin") = nb::none(),
+           nb::arg("isa") = "");
 }
 
 }  // namespace modulm

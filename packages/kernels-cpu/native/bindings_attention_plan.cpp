@@ -6,8 +6,9 @@
 namespace modulm {
 namespace {
 
-constexpr int64_t kRowsPerUnit = 96;    // queries times heads: enough to use a tile of keys often, small enough to share out
-constexpr int64_t kRowsToSplit = 32;    // units with no more rows than this are split along the context
+constexpr int64_t kRowsPerUnit =
+    96;  // queries times heads: enough to use a tile of keys often, small enough to share out
+constexpr int64_t kRowsToSplit = 32;  // units with no more rows than this are split along the context
 constexpr int64_t kShortestSplit = 256, kMostSplits = 32;
 constexpr int64_t kTile = 64;           // splits begin where tiles do
 constexpr int64_t kCostToShare = 4096;  // pairs of rows and positions; less is done before another thread wakes up
@@ -119,7 +120,8 @@ void AttentionPlan::run(AttentionCall call, int64_t num_blocks, const AttentionK
   const Units& work = units_of(call.window, call.num_heads / call.num_kv_heads);
   require(work.lowest_block >= 0 && work.highest_block < num_blocks,
           "attention: block_table names a block that the cache does not have");
-  require(highest_slot_ / block_size_ < num_blocks, "attention: slot_mapping names a slot that the cache does not have");
+  require(highest_slot_ / block_size_ < num_blocks,
+          "attention: slot_mapping names a slot that the cache does not have");
   call.slots = slots_.data();
   write(call, kernels, pool);
   attend(call, work, kernels, pool);

@@ -60,9 +60,8 @@ void gated_activation(const In& x, const Out& out, const std::string& name, cons
   const Activation act = name == "silu" ? Activation::silu : Activation::gelu_tanh;
   const ElementwiseKernels& kernels = elementwise(isa_named(isa));
   nb::gil_scoped_release release;
-  over_rows(rows, 4 * size, [&](int64_t begin, int64_t end) {
-    kernels.gated_activation(x.data(), out.data(), begin, end, size, act);
-  });
+  over_rows(rows, 4 * size,
+            [&](int64_t begin, int64_t end) { kernels.gated_activation(x.data(), out.data(), begin, end, size, act); });
 }
 
 void rotary(const Strided& x, const In& cos, const In& sin, const std::string& isa) {
@@ -77,15 +76,15 @@ void rotary(const Strided& x, const In& cos, const In& sin, const std::string& i
           "rotary: heads and tokens must not share memory");
   const ElementwiseKernels& kernels = elementwise(isa_named(isa));
   nb::gil_scoped_release release;
-  over_rows(tokens, heads.num_heads * width, [&](int64_t begin, int64_t end) {
-    kernels.rotary(heads, cos.data(), sin.data(), width, begin, end);
-  });
+  over_rows(tokens, heads.num_heads * width,
+            [&](int64_t begin, int64_t end) { kernels.rotary(heads, cos.data(), sin.data(), width, begin, end); });
 }
 
 void add(const In& a, const In& b, const Out& out, const std::string& isa) {
   const int64_t count = int64_t(a.shape(0) * a.shape(1));
-  require(a.shape(0) == b.shape(0) && a.shape(1) == b.shape(1) && a.shape(0) == out.shape(0) && a.shape(1) == out.shape(1),
-          "add: a, b and out must have one shape");
+  require(
+      a.shape(0) == b.shape(0) && a.shape(1) == b.shape(1) && a.shape(0) == out.shape(0) && a.shape(1) == out.shape(1),
+      "add: a, b and out must have one shape");
   require(!overlap_apart(a.data(), count, out.data(), count) && !overlap_apart(b.data(), count, out.data(), count),
           "add: out must be an operand or apart from both");
   const ElementwiseKernels& kernels = elementwise(isa_named(isa));
@@ -106,8 +105,7 @@ void bind_elementwise(nb::module_& m) {
         nb::arg("isa") = "", "out = activation(gate) * up; gate and up stand side by side.");
   m.def("rotary", &rotary, exact("x"), exact("cos"), exact("sin"), nb::arg("isa") = "",
         "Turn x [num_tokens, heads, head_size] in place, halves paired; heads and tokens may be strided.");
-  m.def("add", &add, exact("a"), exact("b"), exact("out"), nb::arg("isa") = "",
-        "out = a + b; out may be either.");
+  m.def("add", &add, exact("a"), exact("b"), exact("out"), nb::arg("isa") = "", "out = a + b; out may be either.");
 }
 
 }  // namespace modulm

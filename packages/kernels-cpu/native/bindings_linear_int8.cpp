@@ -15,8 +15,8 @@ namespace {
 class Int8Weight {
  public:
   // `codes` is [rows, inputs] bytes, rows `stride` apart; signed ones have zero 128. `bits` is 5, 6 or 8: how they are
-  // stored. `scales` and, where `kind` wants them, `minimums` are [rows, inputs / group_size] of `scale_type`; group_size
-  // is a multiple of 16, or all inputs. `kind` is a `Zero`.
+  // stored. `scales` and, where `kind` wants them, `minimums` are [rows, inputs / group_size] of `scale_type`;
+  // group_size is a multiple of 16, or all inputs. `kind` is a `Zero`.
   Int8Weight(uintptr_t codes, bool is_signed, int64_t rows, int64_t inputs, int64_t stride, int bits,
              int64_t group_size, uintptr_t scales, uintptr_t minimums, int scale_type, int kind, int zero) {
     require_shape(rows, inputs);

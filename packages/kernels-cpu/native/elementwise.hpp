@@ -23,8 +23,8 @@ struct ElementwiseKernels {
                    float offset);
   // out[r, i] = act(x[r, i]) * x[r, size + i]; a row of x is 2 * size, one of out `size`. `out` must not be x.
   void (*gated_activation)(const float* x, float* out, int64_t begin, int64_t end, int64_t size, Activation act);
-  // Numbers i and i + width / 2 of every head turn by the token's angle, i < width / 2: tables [tokens, width] whose two
-  // halves are alike. What is behind `width` stays.
+  // Numbers i and i + width / 2 of every head turn by the token's angle, i < width / 2: tables [tokens, width] whose
+  // two halves are alike. What is behind `width` stays.
   void (*rotary)(const Heads& heads, const float* cos, const float* sin, int64_t width, int64_t begin, int64_t end);
   // out[i] = a[i] + b[i]
   void (*add)(const float* a, const float* b, float* out, int64_t begin, int64_t end);

@@ -41,8 +41,8 @@ struct DensePanels {
   int64_t panel_bytes() const { return (inputs + 1) / 2 * 2 * kPanelRows * bytes_of(element); }
 };
 
-// Activations in float32, cut into chunks of inputs: [chunk][token][kChunk], so that the tokens of a tile lie a constant
-// apart.
+// Activations in float32, cut into chunks of inputs: [chunk][token][kChunk]. So the tokens of a tile lie a constant
+// apart, and beside each other.
 struct Activations {
   const float* packed;
   int64_t tokens;

@@ -29,21 +29,21 @@ constexpr int vectors_for(int tokens) { return tokens == 1 ? 8 : tokens == 2 ? 4
 #endif
 
 // Pairs of bfloat16: the low halves are numbers of the first input, the high halves of the second.
-inline void load_pair_bf16(const uint8_t* from, Vec& first, Vec& second) {
+template <int input>
+inline Vec load_bf16_of_pair(const uint8_t* from) {
 #if defined(__AVX512F__)
   const __m512i both = _mm512_loadu_si512(from);
-  first = _mm512_castsi512_ps(_mm512_slli_epi32(both, 16));
-  second = _mm512_castsi512_ps(_mm512_and_si512(both, _mm512_set1_epi32(int(0xffff0000u))));
+  return _mm512_castsi512_ps(input == 0 ? _mm512_slli_epi32(both, 16)
+                                        : _mm512_and_si512(both, _mm512_set1_epi32(int(0xffff0000u))));
 #elif defined(__AVX2__)
   const __m256i both = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
-  first = _mm256_castsi256_ps(_mm256_slli_epi32(both, 16));
-  second = _mm256_castsi256_ps(_mm256_and_si256(both, _mm256_set1_epi32(int(0xffff0000u))));
+  return _mm256_castsi256_ps(input == 0 ? _mm256_slli_epi32(both, 16)
+                                        : _mm256_and_si256(both, _mm256_set1_epi32(int(0xffff0000u))));
 #else
   typedef uint32_t Unsigned __attribute__((vector_size(16)));
   Unsigned both;
   __builtin_memcpy(&both, from, sizeof(both));
-  first = reinterpret_cast<Vec>(both << 16);
-  second = reinterpret_cast<Vec>(both & 0xffff0000u);
+  return reinterpret_cast<Vec>(input == 0 ? both << 16 : both & 0xffff0000u);
 #endif
 }
 
@@ -58,25 +58,32 @@ inline void store_halves(Half* to, Vec value) {
 }
 constexpr int64_t kMostTokens = 16 * kTile;  // so many sums of one panel lie on the stack
 
-// Loads input pair `pair` of a chunk for the lanes from `row` on.
-template <Element element>
-inline void load_pair(const uint8_t* chunk, int64_t pair, int row, Vec& first, Vec& second) {
-  if constexpr (element == Element::f32) {
-    const float* from = reinterpret_cast<const float*>(chunk) + pair * 2 * kPanel + row;
-    first = load(from);
-    second = load(from + kPanel);
-  } else if constexpr (element == Element::f16) {
-    const Half* from = reinterpret_cast<const Half*>(chunk) + pair * 2 * kPanel + row;
-    first = load(from);
-    second = load(from + kPanel);
-  } else {
-    load_pair_bf16(chunk + (pair * kPanel + row) * 4, first, second);
+// Input `input` (0 or 1) of pair `pair` of a chunk, for the lanes from `row` on.
+template <Element element, int input>
+inline Vec load_weights(const uint8_t* chunk, int64_t pair, int row) {
+  const int64_t at = (pair * 2 + input) * kPanel + row;
+  if constexpr (element == Element::f32) return load(reinterpret_cast<const float*>(chunk) + at);
+  if constexpr (element == Element::f16) return load(reinterpret_cast<const Half*>(chunk) + at);
+  return load_bf16_of_pair<input>(chunk + (pair * kPanel + row) * 4);
+}
+
+template <Element element, int input, int tokens, int vectors>
+inline void add_input(const uint8_t* chunk, int64_t pair, int row, const float* x, Vec (&total)[tokens][vectors]) {
+  Vec weights[vectors];
+#pragma GCC unroll 8
+  for (int v = 0; v < vectors; ++v) weights[v] = load_weights<element, input>(chunk, pair, row + v * kLanes);
+#pragma GCC unroll 16
+  for (int t = 0; t < tokens; ++t) {
+    const Vec value = all(x[t * kChunk + pair * 2 + input]);
+#pragma GCC unroll 8
+    for (int v = 0; v < vectors; ++v) total[t][v] = fma(weights[v], value, total[t][v]);
   }
 }
 
-// sums[token][row] += x[token][input] * weight[input][row], for `tokens` tokens and `vectors` vectors of rows.
+// sums[token][row] += x[token][input] * weight[input][row], for `tokens` tokens and `vectors` vectors of rows. Not
+// inlined: among others it would not get all registers.
 template <Element element, int tokens, int vectors>
-inline void tile_part(const uint8_t* chunk, int64_t pairs, int row, const float* x, float* sums) {
+[[gnu::noinline]] void tile_part(const uint8_t* chunk, int64_t pairs, int row, const float* x, float* sums) {
   Vec total[tokens][vectors];
 #pragma GCC unroll 16
   for (int t = 0; t < tokens; ++t) {
@@ -84,21 +91,8 @@ inline void tile_part(const uint8_t* chunk, int64_t pairs, int row, const float*
     for (int v = 0; v < vectors; ++v) total[t][v] = load(sums + t * kPanel + row + v * kLanes);
   }
   for (int64_t pair = 0; pair < pairs; ++pair) {
-    Vec first[vectors], second[vectors];
-#pragma GCC unroll 8
-    for (int v = 0; v < vectors; ++v) load_pair<element>(chunk, pair, row + v * kLanes, first[v], second[v]);
-#pragma GCC unroll 16
-    for (int t = 0; t < tokens; ++t) {
-      const Vec value = all(x[t * kChunk + pair * 2]);
-#pragma GCC unroll 8
-      for (int v = 0; v < vectors; ++v) total[t][v] = fma(first[v], value, total[t][v]);
-    }
-#pragma GCC unroll 16
-    for (int t = 0; t < tokens; ++t) {
-      const Vec value = all(x[t * kChunk + pair * 2 + 1]);
-#pragma GCC unroll 8
-      for (int v = 0; v < vectors; ++v) total[t][v] = fma(second[v], value, total[t][v]);
-    }
+    add_input<element, 0>(chunk, pair, row, x, total);
+    add_input<element, 1>(chunk, pair, row, x, total);
   }
 #pragma GCC unroll 16
   for (int t = 0; t < tokens; ++t) {

@@ -1,6 +1,6 @@
-// Integers of `kernels/linear_int8.cpp` on AVX2: 8 rows, `vpmaddubsw` multiplies unsigned by signed bytes and adds pairs
-// into 16 bits, where it would cut off what does not fit. So codes of 8 bits are taken as signed: their magnitude, at
-// most 128, times the activation with their sign stays within 2 * 128 * 127 = 32,512.
+// Integers of `kernels/linear_int8.cpp` on AVX2: 8 rows, `vpmaddubsw` multiplies unsigned by signed bytes and adds
+// pairs into 16 bits, where it would cut off what does not fit. So codes of 8 bits are taken as signed: their
+// magnitude, at most 128, times the activation with their sign stays within 2 * 128 * 127 = 32,512.
 #pragma once
 
 #include "lanes.hpp"
@@ -12,7 +12,8 @@ namespace {
 using Ints = __m256i;
 constexpr bool kSignedBytes = true;  // whether codes of 8 bits are taken as signed, 128 less than they are
 constexpr int kIntTile = 4;
-constexpr int kIntVectors = 1;
+// Vectors of rows for so many tokens. One token reads whole cache lines in order: memory is what it waits for.
+constexpr int int_vectors_for(int tokens) { return tokens == 1 ? 4 : tokens == 2 ? 2 : 1; }
 
 inline Ints load_bytes(const uint8_t* from) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)); }
 inline void store_bytes(uint8_t* to, Ints value) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), value); }
@@ -37,37 +38,34 @@ inline Ints four_inputs(const int8_t* x) {
 
 inline Ints widened_pairs(Ints shorts) { return _mm256_madd_epi16(shorts, _mm256_set1_epi16(1)); }
 
-// sums[t][0] = starts[t] + the products of `quads` quads of codes and x. `codes(quad, v)` returns unsigned bytes.
-template <Codes width, int quads, int tokens, class Source>
+// sums[t][v] = starts[t] + the products of `quads` quads of codes and x. `codes(quad, v)` returns unsigned bytes.
+template <Codes width, int quads, int tokens, int vectors, class Source>
 inline void unit_sums(const Source& codes, const int8_t* x, int64_t stride, const int32_t* starts,
-                      Ints (&sums)[tokens][kIntVectors]) {
+                      Ints (&sums)[tokens][vectors]) {
 #pragma GCC unroll 4
-  for (int t = 0; t < tokens; ++t) sums[t][0] = _mm256_set1_epi32(starts[t]);
-  if constexpr (width == Codes::bits8) {
-    quads_in_turn<quads>([&](auto quad) {
-      const Ints code = _mm256_xor_si256(codes(quad, 0), all_bytes(0x80)), size = _mm256_abs_epi8(code);
+  for (int t = 0; t < tokens; ++t) {
 #pragma GCC unroll 4
-      for (int t = 0; t < tokens; ++t) {
-        const Ints four = _mm256_sign_epi8(four_inputs(x + t * stride + 4 * quad), code);
-        sums[t][0] = _mm256_add_epi32(sums[t][0], widened_pairs(_mm256_maddubs_epi16(size, four)));
-      }
-    });
-  } else {
-    // So many pairs fit into 16 bits: 2 * 2 * 63 * 127 = 32,004 and 4 * 2 * 31 * 127 = 31,496.
-    constexpr int together = width == Codes::bits6 ? 2 : 4;
-    Ints shorts[tokens];
-    quads_in_turn<quads>([&](auto quad) {
-      const Ints code = codes(quad, 0);
+    for (int v = 0; v < vectors; ++v) sums[t][v] = _mm256_set1_epi32(starts[t]);
+  }
+  // So many pairs fit into 16 bits: 2 * 2 * 63 * 127 = 32,004 and 4 * 2 * 31 * 127 = 31,496.
+  constexpr int together = width == Codes::bits8 ? 1 : width == Codes::bits6 ? 2 : 4;
+  Ints shorts[tokens][vectors];
+  quads_in_turn<quads>([&](auto quad) {
+#pragma GCC unroll 4
+    for (int v = 0; v < vectors; ++v) {
+      const Ints code = codes(quad, v), shifted = _mm256_xor_si256(code, all_bytes(0x80));
+      const Ints size = width == Codes::bits8 ? _mm256_abs_epi8(shifted) : code;
 #pragma GCC unroll 4
       for (int t = 0; t < tokens; ++t) {
-        const Ints pairs = _mm256_maddubs_epi16(code, four_inputs(x + t * stride + 4 * quad));
-        shorts[t] = quad % together == 0 ? pairs : _mm256_add_epi16(shorts[t], pairs);
+        const Ints four = four_inputs(x + t * stride + 4 * quad);
+        const Ints pairs = _mm256_maddubs_epi16(size, width == Codes::bits8 ? _mm256_sign_epi8(four, shifted) : four);
+        shorts[t][v] = quad % together == 0 ? pairs : _mm256_add_epi16(shorts[t][v], pairs);
         if constexpr (quad % together == together - 1) {
-          sums[t][0] = _mm256_add_epi32(sums[t][0], widened_pairs(shorts[t]));
+          sums[t][v] = _mm256_add_epi32(sums[t][v], widened_pairs(shorts[t][v]));
         }
       }
-    });
-  }
+    }
+  });
 }
 
 }  // namespace

@@ -10,7 +10,7 @@ namespace {
 using Ints = __m512i;
 constexpr bool kSignedBytes = false;  // AVX2 takes codes of 8 bits as signed, 128 less than they are
 constexpr int kIntTile = 6;     // tokens: 12 sums of integers, 12 of floats
-constexpr int kIntVectors = 2;  // vectors of rows
+constexpr int int_vectors_for(int) { return 2; }  // vectors of rows for so many tokens
 
 inline Ints load_bytes(const uint8_t* from) { return _mm512_loadu_si512(from); }
 inline void store_bytes(uint8_t* to, Ints value) { _mm512_storeu_si512(to, value); }
@@ -34,9 +34,10 @@ inline Ints four_inputs(const int8_t* x) {
 }
 
 // sums[t][v] = starts[t] + the products of `quads` quads of codes and x. `codes(quad, v)` returns unsigned bytes.
-template <Codes, int quads, int tokens, class Source>
+template <Codes, int quads, int tokens, int vectors, class Source>
 inline void unit_sums(const Source& codes, const int8_t* x, int64_t stride, const int32_t* starts,
-                      Ints (&sums)[tokens][kIntVectors]) {
+                      Ints (&sums)[tokens][vectors]) {
+  static_assert(vectors == 2);
 #pragma GCC unroll 8
   for (int t = 0; t < tokens; ++t) sums[t][0] = sums[t][1] = _mm512_set1_epi32(starts[t]);
   quads_in_turn<quads>([&](auto quad) {

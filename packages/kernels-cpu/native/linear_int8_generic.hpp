@@ -11,7 +11,8 @@ typedef int32_t Ints __attribute__((vector_size(16)));
 typedef uint32_t Unsigned __attribute__((vector_size(16)));
 constexpr bool kSignedBytes = false;  // AVX2 takes codes of 8 bits as signed, 128 less than they are
 constexpr int kIntTile = 4;
-constexpr int kIntVectors = 1;
+// Vectors of rows for so many tokens. One token reads whole cache lines in order: memory is what it waits for.
+constexpr int int_vectors_for(int tokens) { return tokens == 1 ? 8 : tokens == 2 ? 4 : 1; }
 
 inline Ints load_bytes(const uint8_t* from) {
   Ints value;
@@ -47,14 +48,19 @@ inline Ints quad_products(Ints code, const int8_t* x) {
 #endif
 }
 
-// sums[t][0] = starts[t] + the products of `quads` quads of codes and x. `codes(quad, v)` returns unsigned bytes.
-template <Codes, int quads, int tokens, class Source>
+// sums[t][v] = starts[t] + the products of `quads` quads of codes and x. `codes(quad, v)` returns unsigned bytes.
+template <Codes, int quads, int tokens, int vectors, class Source>
 inline void unit_sums(const Source& codes, const int8_t* x, int64_t stride, const int32_t* starts,
-                      Ints (&sums)[tokens][kIntVectors]) {
-  for (int t = 0; t < tokens; ++t) sums[t][0] = all_ints(starts[t]);
+                      Ints (&sums)[tokens][vectors]) {
+  for (int t = 0; t < tokens; ++t) {
+    for (int v = 0; v < vectors; ++v) sums[t][v] = all_ints(starts[t]);
+  }
   quads_in_turn<quads>([&](auto quad) {
-    const Ints code = codes(quad, 0);
-    for (int t = 0; t < tokens; ++t) sums[t][0] += quad_products(code, x + t * stride + 4 * quad);
+#pragma GCC unroll 8
+    for (int v = 0; v < vectors; ++v) {
+      const Ints code = codes(quad, v);
+      for (int t = 0; t < tokens; ++t) sums[t][v] += quad_products(code, x + t * stride + 4 * quad);
+    }
   });
 }
 

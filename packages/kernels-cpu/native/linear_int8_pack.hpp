@@ -1,5 +1,5 @@
-// Packs codes into the panels of linear_int8.hpp and reads single rows of them again. Baseline code: done once, at load,
-// and for the few rows of an embedding.
+// Packs codes into the panels of linear_int8.hpp and reads single rows of them again. Baseline code: it runs once, at
+// load, and for the few rows of an embedding.
 #pragma once
 
 #include <cstring>
@@ -16,19 +16,22 @@ struct CodeSource {
   bool is_signed;
 };
 
-// Code `input` (of 32) of panel row `row`, put into or read from a block.
-inline void put_code(Codes codes, uint8_t* block, int64_t row, int64_t input, unsigned code) {
-  const int64_t quad = input / 4, at = row * 4 + input % 4;
-  if (codes == Codes::bits8) {
-    block[quad * 128 + at] = uint8_t(code);
-    return;
-  }
+// Puts the four codes of one quad of panel row `row` into a block of zeros. Codes lie in the bytes of `four`.
+inline void put_quad(Codes codes, uint8_t* block, int64_t row, int64_t quad, uint32_t four) {
+  const auto merge = [&](int64_t at, uint32_t bits) {
+    uint32_t there;
+    std::memcpy(&there, block + at + row * 4, 4);
+    there |= bits;
+    std::memcpy(block + at + row * 4, &there, 4);
+  };
+  if (codes == Codes::bits8) return merge(quad * 128, four);
   const bool six = codes == Codes::bits6;
-  uint8_t* half = six ? block + quad / 4 * 384 : block;
-  half[(six ? quad % 4 / 2 : quad / 2) * 128 + at] |= uint8_t((code & 15) << (quad % 2 * 4));
-  half[(six ? 256 : 512) + at] |= uint8_t(code >> 4 << (six ? quad % 4 * 2 : quad));
+  const int64_t half = six ? quad / 4 * 384 : 0;
+  merge(half + (six ? quad % 4 / 2 : quad / 2) * 128, (four & 0x0f0f0f0fu) << (quad % 2 * 4));
+  merge(half + (six ? 256 : 512), (four >> 4 & 0x03030303u) << (six ? quad % 4 * 2 : quad));
 }
 
+// Code `input` (of 32) of panel row `row`.
 inline unsigned get_code(Codes codes, const uint8_t* block, int64_t row, int64_t input) {
   const int64_t quad = input / 4, at = row * 4 + input % 4;
   if (codes == Codes::bits8) return block[quad * 128 + at];
@@ -39,22 +42,29 @@ inline unsigned get_code(Codes codes, const uint8_t* block, int64_t row, int64_t
   return low | high << 4;
 }
 
-// Returns whether all codes fit.
+// Returns whether all codes fit; those that do not lose their upper bits.
 inline bool pack_codes(const Int8Panels& weight, const CodeSource& from, int64_t panel, uint8_t* to) {
   std::memset(to, 0, size_t(weight.panel_bytes()));
-  const unsigned limit = weight.codes == Codes::bits8 ? 256 : weight.codes == Codes::bits6 ? 64 : 32;
-  const unsigned flip = from.is_signed ? 0x80 : 0;
-  unsigned largest = 0;
+  const uint32_t limit = weight.codes == Codes::bits8 ? 0xffu : weight.codes == Codes::bits6 ? 0x3fu : 0x1fu;
+  const uint32_t mask = limit * 0x01010101u, flip = from.is_signed ? 0x80808080u : 0;
+  uint32_t too_large = 0;
   for (int64_t r = 0; r < kPanelRows && panel * kPanelRows + r < weight.rows; ++r) {
     const uint8_t* row = from.data + (panel * kPanelRows + r) * from.stride;
-    for (int64_t input = 0; input < weight.inputs; ++input) {
-      const unsigned code = row[input] ^ flip;
-      largest = code > largest ? code : largest;
-      put_code(weight.codes, to + input / kBlockInputs * block_bytes(weight.codes), r, input % kBlockInputs,
-               code & (limit - 1));
+    for (int64_t input = 0; input < weight.inputs; input += 4) {
+      const int64_t left = weight.inputs - input;
+      uint32_t four = 0;
+      if (left >= 4) {
+        std::memcpy(&four, row + input, 4);
+      } else {
+        std::memcpy(&four, row + input, size_t(left));
+      }
+      four ^= flip;
+      too_large |= four & ~mask;
+      put_quad(weight.codes, to + input / kBlockInputs * block_bytes(weight.codes), r, input % kBlockInputs / 4,
+               four & mask);
     }
   }
-  return largest < limit;
+  return too_large == 0;
 }
 
 // Scales or minimums [rows, groups] -> [panel][group][32], with zeros past the last row.

@@ -30,9 +30,9 @@ struct Scales {
 // `stored` is how codes lie, `range` how large they can be: codes of fewer bits that were widened stay small.
 //
 // Adds unit `unit` to the sums of `tokens` tokens: an exact sum of integers, scaled; then minimum * sum of x.
-template <Codes stored, Codes range, int first_quad, int quads, int tokens>
+template <Codes stored, Codes range, int first_quad, int quads, int tokens, int vectors>
 inline void add_unit(const Scales& scales, const uint8_t* block, int row, const QuantizedRows& x, int64_t token,
-                     int64_t unit, Vec (&totals)[tokens][kIntVectors]) {
+                     int64_t unit, Vec (&totals)[tokens][vectors]) {
   const int64_t at = token * x.num_groups + unit, group = scales.group_of(unit);
   const bool minimums = scales.weight.kind == Zero::minimums;
   int32_t starts[tokens];
@@ -41,13 +41,13 @@ inline void add_unit(const Scales& scales, const uint8_t* block, int row, const 
     // AVX2 takes codes of 8 bits as signed, 128 less than they are.
     if (range == Codes::bits8 && kSignedBytes) starts[t] += 128 * x.code_sums[at + t * x.num_groups];
   }
-  Ints sums[tokens][kIntVectors];
+  Ints sums[tokens][vectors];
   const auto codes = [&](auto quad, int vector) {
     return quad_codes<stored, first_quad + int(quad)>(block, row + vector * kLanes);
   };
   unit_sums<range, quads, tokens>(codes, x.codes + at * x.group, x.row_size(), starts, sums);
-#pragma GCC unroll 2
-  for (int v = 0; v < kIntVectors; ++v) {
+#pragma GCC unroll 8
+  for (int v = 0; v < vectors; ++v) {
     const Vec scale = scales.scale(group, row + v * kLanes);
     const Vec minimum = minimums ? scales.minimum(group, row + v * kLanes) : scale;
 #pragma GCC unroll 8
@@ -58,16 +58,18 @@ inline void add_unit(const Scales& scales, const uint8_t* block, int row, const 
   }
 }
 
-// Blocks [first, last) of a panel, whose codes begin at `codes`, times `tokens` tokens.
+// Blocks [first, last) of a panel, whose codes begin at `codes`, times `tokens` tokens. Not inlined: compilers take
+// minutes over one function that holds a dozen of these.
 template <Codes stored, Codes range, int unit, int tokens>
-inline void tile_blocks(const Scales& scales, const uint8_t* codes, int64_t first, int64_t last, const QuantizedRows& x,
-                        int64_t token, float* sums) {
-  for (int row = 0; row < kPanel; row += kIntVectors * kLanes) {
-    Vec totals[tokens][kIntVectors];
+[[gnu::noinline]] void tile_blocks(const Scales& scales, const uint8_t* codes, int64_t first, int64_t last,
+                                   const QuantizedRows& x, int64_t token, float* sums) {
+  constexpr int vectors = int_vectors_for(tokens);
+  for (int row = 0; row < kPanel; row += vectors * kLanes) {
+    Vec totals[tokens][vectors];
 #pragma GCC unroll 8
     for (int t = 0; t < tokens; ++t) {
-#pragma GCC unroll 2
-      for (int v = 0; v < kIntVectors; ++v) totals[t][v] = load(sums + t * kPanel + row + v * kLanes);
+#pragma GCC unroll 8
+      for (int v = 0; v < vectors; ++v) totals[t][v] = load(sums + t * kPanel + row + v * kLanes);
     }
     for (int64_t block = first; block < last; ++block) {
       const uint8_t* from = codes + (block - first) * block_bytes(stored);
@@ -82,8 +84,8 @@ inline void tile_blocks(const Scales& scales, const uint8_t* codes, int64_t firs
     }
 #pragma GCC unroll 8
     for (int t = 0; t < tokens; ++t) {
-#pragma GCC unroll 2
-      for (int v = 0; v < kIntVectors; ++v) store(sums + t * kPanel + row + v * kLanes, totals[t][v]);
+#pragma GCC unroll 8
+      for (int v = 0; v < vectors; ++v) store(sums + t * kPanel + row + v * kLanes, totals[t][v]);
     }
   }
 }

@@ -1,7 +1,8 @@
 """Attention backend `cpu_attn`: paged attention in native code, one call per layer.
 
-Knows tensors and how a step's layout reaches the native plan. Does not know how attention is cut and computed
-(native/attention_plan.hpp, native/kernels/attention.cpp) or what the cache's layout is good for (native/attention.hpp).
+Knows tensors and how a step's layout reaches the native plan. Does not know how attention is cut into pieces and
+computed (native/attention_plan.hpp, native/kernels/attention.cpp), nor what the cache's layout is good for
+(native/attention.hpp).
 """
 
 from typing import TYPE_CHECKING, Any, ClassVar
