@@ -57,9 +57,11 @@ NB_MODULE(_native, m) {
   });
   m.def("set_num_threads", &set_num_threads, "Make the pool anew; no kernel may be running.");
   m.def("num_threads", [] { return pool().num_threads(); });
+  bind_packed_weight(m);  // the others derive from it
   bind_attention(m);
   bind_elementwise(m);
   bind_linear_dense(m);
   bind_linear_int8(m);
   bind_linear_q4(m);
+  bind_program(m);
 }

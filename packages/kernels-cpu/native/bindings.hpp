@@ -8,13 +8,12 @@
 
 namespace modulm {
 
-// The process's pool, made on first use with as many threads as `set_num_threads` said, or the cores allowed.
-Pool& pool();
-
 void bind_attention(nanobind::module_& m);
 void bind_elementwise(nanobind::module_& m);
 void bind_linear_dense(nanobind::module_& m);
 void bind_linear_int8(nanobind::module_& m);
 void bind_linear_q4(nanobind::module_& m);
+void bind_packed_weight(nanobind::module_& m);
+void bind_program(nanobind::module_& m);
 
 }  // namespace modulm

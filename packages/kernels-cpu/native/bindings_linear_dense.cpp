@@ -6,6 +6,7 @@
 #include "linear_dense.hpp"
 #include "linear_dense_arguments.hpp"
 #include "linear_dense_memory.hpp"
+#include "packed_weight.hpp"
 
 namespace nb = nanobind;
 
@@ -45,7 +46,7 @@ float widened(Element element, const uint8_t* panel, int64_t at) {
 }
 
 // A matrix of plain numbers in panels, and what can be asked of it.
-class DenseWeight {
+class DenseWeight : public PackedWeight {
  public:
   // `data` is [rows, inputs], rows `stride` numbers apart. `scales` is for 8-bit floats: float32, one for each block of
   // block_rows x block_inputs, row-major.
@@ -71,8 +72,35 @@ class DenseWeight {
     require(tokens <= kMostNumbers / weight_.rows, "There are more than 2^40 results");
     const Float from_type = float_type(x_type, "x"), to_type = float_type(out_type, "out");
     const void* from = pointer<const void>(x, bytes_of(from_type), "x");
-    const Output to{pointer<void>(out, bytes_of(to_type), "out"), to_type, weight_.rows};
-    const DenseKernels& kernels = dense(isa_named(isa_name));
+    const Output to{pointer<void>(out, bytes_of(to_type), "out"), to_type, weight_.rows, weight_.rows};
+    product(from, from_type, stride, tokens, to, dense(isa_named(isa_name)));
+  }
+
+  int64_t out_features() const override { return weight_.rows; }
+  int64_t in_features() const override { return weight_.inputs; }
+
+  void multiply(const float* x, int64_t stride, int64_t tokens, float* out, int64_t out_stride, bool) const override {
+    product(x, Float::f32, stride, tokens, {out, Float::f32, weight_.rows, out_stride}, dense());
+  }
+
+  void gather(const int64_t* index, int64_t count, float* out, int64_t out_stride) const override {
+    put_rows(index, count, out, Float::f32, out_stride);
+  }
+
+  void rows(uintptr_t index, int64_t count, uintptr_t out, int out_type) const {
+    require(count > 0 && count <= kMostNumbers / weight_.inputs, "There must be 1 to 2^40 results");
+    const Float type = float_type(out_type, "out");
+    const int64_t* chosen = pointer<const int64_t>(index, 8, "index");
+    void* to = pointer<void>(out, bytes_of(type), "out");
+    require_indices(chosen, count, weight_.rows);
+    put_rows(chosen, count, to, type, weight_.inputs);
+  }
+
+  int64_t size_bytes() const { return data_.size() + scales_.size(); }
+
+ private:
+  void product(const void* from, Float from_type, int64_t stride, int64_t tokens, const Output& to,
+               const DenseKernels& kernels) const {
     const int64_t inputs = weight_.inputs;
     const Activations packed = Activations::in(scratch(Activations::bytes_for(tokens, inputs)), tokens, inputs);
     pool().run(tokens, 1 + (1 << 14) / inputs, [&](int64_t begin, int64_t end) {
@@ -84,20 +112,12 @@ class DenseWeight {
               });
   }
 
-  void rows(uintptr_t index, int64_t count, uintptr_t out, int out_type) const {
-    require(count > 0 && count <= kMostNumbers / weight_.inputs, "There must be 1 to 2^40 results");
-    const Float type = float_type(out_type, "out");
-    const int64_t* chosen = pointer<const int64_t>(index, 8, "index");
-    void* to = pointer<void>(out, bytes_of(type), "out");
-    require_indices(chosen, count, weight_.rows);
+  void put_rows(const int64_t* chosen, int64_t count, void* to, Float type, int64_t stride) const {
     pool().run(count, 1 + (1 << 14) / weight_.inputs, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) put_row(chosen[i], to, type, i * weight_.inputs);
+      for (int64_t i = begin; i < end; ++i) put_row(chosen[i], to, type, i * stride);
     });
   }
 
-  int64_t size_bytes() const { return data_.size() + scales_.size(); }
-
- private:
   void copy_scales(uintptr_t scales, int64_t num_scales, int64_t block_rows, int64_t block_inputs) {
     require(block_rows > 0 && block_inputs > 0, "A block of scales needs at least one row and one input");
     const int64_t high = (weight_.rows + block_rows - 1) / block_rows;
@@ -142,7 +162,7 @@ class DenseWeight {
 
 void bind_linear_dense(nb::module_& m) {
   using Unlocked = nb::call_guard<nb::gil_scoped_release>;
-  nb::class_<DenseWeight>(m, "DenseWeight", "A matrix of plain numbers in panels; see packed_dense.py.")
+  nb::class_<DenseWeight, PackedWeight>(m, "DenseWeight", "A matrix of plain numbers in panels; see packed_dense.py.")
       .def(nb::init<uintptr_t, int, int64_t, int64_t, int64_t, uintptr_t, int64_t, int64_t, int64_t>(), nb::arg("data"),
            nb::arg("element"), nb::arg("rows"), nb::arg("inputs"), nb::arg("stride"), nb::arg("scales") = 0,
            nb::arg("num_scales") = 0, nb::arg("block_rows") = 1, nb::arg("block_inputs") = 1, Unlocked())

@@ -5,6 +5,7 @@
 #include "bindings.hpp"
 #include "linear_dense_memory.hpp"
 #include "linear_int8_pack.hpp"
+#include "packed_weight.hpp"
 
 namespace nb = nanobind;
 
@@ -12,7 +13,7 @@ namespace modulm {
 namespace {
 
 // A matrix of 5- to 8-bit codes in panels, and what can be asked of it.
-class Int8Weight {
+class Int8Weight : public PackedWeight {
  public:
   // `codes` is [rows, inputs] bytes, rows `stride` apart; signed ones have zero 128. `bits` is 5, 6 or 8: how they are
   // stored. `scales` and, where `kind` wants them, `minimums` are [rows, inputs / group_size] of `scale_type`;
@@ -45,8 +46,36 @@ class Int8Weight {
     require(tokens <= kMostNumbers / weight_.rows, "There are more than 2^40 results");
     const Float from_type = float_type(x_type, "x"), to_type = float_type(out_type, "out");
     const void* from = pointer<const void>(x, bytes_of(from_type), "x");
-    const Output to{pointer<void>(out, bytes_of(to_type), "out"), to_type, weight_.rows};
-    const Isa isa = isa_named(isa_name);
+    const Output to{pointer<void>(out, bytes_of(to_type), "out"), to_type, weight_.rows, weight_.rows};
+    product(from, from_type, stride, tokens, to, isa_named(isa_name), exact);
+  }
+
+  int64_t out_features() const override { return weight_.rows; }
+  int64_t in_features() const override { return weight_.inputs; }
+
+  void multiply(const float* x, int64_t stride, int64_t tokens, float* out, int64_t out_stride,
+                bool exact) const override {
+    product(x, Float::f32, stride, tokens, {out, Float::f32, weight_.rows, out_stride}, isa(), exact);
+  }
+
+  void gather(const int64_t* index, int64_t count, float* out, int64_t out_stride) const override {
+    put_rows(index, count, out, Float::f32, out_stride);
+  }
+
+  void rows(uintptr_t index, int64_t count, uintptr_t out, int out_type) const {
+    require(count > 0 && count <= kMostNumbers / weight_.inputs, "There must be 1 to 2^40 results");
+    const Float type = float_type(out_type, "out");
+    const int64_t* chosen = pointer<const int64_t>(index, 8, "index");
+    void* to = pointer<void>(out, bytes_of(type), "out");
+    require_indices(chosen, count, weight_.rows);
+    put_rows(chosen, count, to, type, weight_.inputs);
+  }
+
+  int64_t size_bytes() const { return codes_.size() + scales_.size() + minimums_.size(); }
+
+ private:
+  void product(const void* from, Float from_type, int64_t stride, int64_t tokens, const Output& to, Isa isa,
+               bool exact) const {
     if (exact) return multiply_exactly(from, from_type, stride, tokens, to, isa);
     const Int8Kernels& kernels = int8(isa);
     const ActivationKernels& quantizer = activations(isa);
@@ -61,20 +90,12 @@ class Int8Weight {
               });
   }
 
-  void rows(uintptr_t index, int64_t count, uintptr_t out, int out_type) const {
-    require(count > 0 && count <= kMostNumbers / weight_.inputs, "There must be 1 to 2^40 results");
-    const Float type = float_type(out_type, "out");
-    const int64_t* chosen = pointer<const int64_t>(index, 8, "index");
-    void* to = pointer<void>(out, bytes_of(type), "out");
-    require_indices(chosen, count, weight_.rows);
+  void put_rows(const int64_t* chosen, int64_t count, void* to, Float type, int64_t stride) const {
     pool().run(count, grain(), [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) put_int8_row(weight_, chosen[i], to, type, i * weight_.inputs);
+      for (int64_t i = begin; i < end; ++i) put_int8_row(weight_, chosen[i], to, type, i * stride);
     });
   }
 
-  int64_t size_bytes() const { return codes_.size() + scales_.size() + minimums_.size(); }
-
- private:
   int64_t grain() const { return 1 + (1 << 14) / weight_.inputs; }
 
   void pack(const CodeSource& source, const void* scales, const void* minimums) {
@@ -123,7 +144,7 @@ class Int8Weight {
 
 void bind_linear_int8(nb::module_& m) {
   using Unlocked = nb::call_guard<nb::gil_scoped_release>;
-  nb::class_<Int8Weight>(m, "Int8Weight", "A matrix of 5- to 8-bit codes in panels; see packed_int8.py.")
+  nb::class_<Int8Weight, PackedWeight>(m, "Int8Weight", "A matrix of 5- to 8-bit codes in panels; see packed_int8.py.")
       .def(nb::init<uintptr_t, bool, int64_t, int64_t, int64_t, int, int64_t, uintptr_t, uintptr_t, int, int, int>(),
            nb::arg("codes"), nb::arg("is_signed"), nb::arg("rows"), nb::arg("inputs"), nb::arg("stride"),
            nb::arg("bits"), nb::arg("group_size"), nb::arg("scales"), nb::arg("minimums"), nb::arg("scale_type"),

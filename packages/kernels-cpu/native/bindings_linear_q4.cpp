@@ -127,7 +127,7 @@ void quantize(nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cp
 
 void bind_linear_q4(nb::module_& m) {
   using release = nb::call_guard<nb::gil_scoped_release>;
-  nb::class_<Q4Weight>(m, "Q4Weight")
+  nb::class_<Q4Weight, PackedWeight>(m, "Q4Weight")
       .def_static("grouped", &grouped, nb::arg("codes"), nb::arg("scales"), nb::arg("minimums").none(),
                   nb::arg("group_size"), nb::arg("offset"), nb::arg("half"), nb::arg("exact"), nb::arg("isa") = "")
       .def_static("codebook", &codebook, nb::arg("codes"), nb::arg("scales"), nb::arg("values"), nb::arg("steps"),

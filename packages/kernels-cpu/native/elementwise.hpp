@@ -9,7 +9,7 @@
 
 namespace modulm {
 
-enum class Activation { silu, gelu_tanh };
+enum class Activation { silu, gelu_tanh, gelu, relu };
 
 // Numbers of heads, token t's head h at data + t * token_stride + h * head_stride.
 struct Heads {
@@ -28,6 +28,8 @@ struct ElementwiseKernels {
   void (*rotary)(const Heads& heads, const float* cos, const float* sin, int64_t width, int64_t begin, int64_t end);
   // out[i] = a[i] + b[i]
   void (*add)(const float* a, const float* b, float* out, int64_t begin, int64_t end);
+  // x[i] = x[i] / divisor, then cap * tanh(x[i] / cap) unless cap is 0.
+  void (*soft_cap)(float* x, float divisor, float cap, int64_t begin, int64_t end);
 };
 
 MODULM_FAMILY(ElementwiseKernels, elementwise)

@@ -180,5 +180,16 @@ inline Vec gelu_tanh_of(Vec x) {
   return x / (all(1.0f) + exp2_of(u * all(-2.0f * kLog2e)));
 }
 
+// x / 2 * (1 + erf(x / sqrt(2))); lane by lane, as few models ask for it
+inline Vec gelu_of(Vec x) {
+  float numbers[kLanes];
+  store(numbers, x);
+  for (float& number : numbers) number = 0.5f * number * (1.0f + erff(number * 0.707106781f));
+  return load(numbers);
+}
+
+// max(x, 0); not a number where x is none
+inline Vec relu_of(Vec x) { return larger(all(0.0f), x); }
+
 }  // namespace
 }  // namespace modulm::MODULM_ISA

@@ -55,11 +55,12 @@ struct Activations {
   static int64_t bytes_for(int64_t tokens, int64_t inputs) { return chunks_of(inputs) * tokens * kChunk * 4; }
 };
 
-// Results [tokens, rows].
+// Results [tokens, rows], tokens `stride` numbers apart.
 struct Output {
   void* data;
   Float type;
   int64_t rows;
+  int64_t stride;
 };
 
 struct DenseKernels {

@@ -130,7 +130,7 @@ inline void store_row(const float* sums, int64_t count, void* to, Float type, in
 inline void store_panel(const float* sums, int64_t panel, int64_t first, int64_t last, const Output& out) {
   const int64_t row = panel * kPanelRows, left = out.rows - row, count = left < kPanelRows ? left : kPanelRows;
   for (int64_t token = first; token < last; ++token) {
-    store_row(sums + (token - first) * kPanel, count, out.data, out.type, token * out.rows + row);
+    store_row(sums + (token - first) * kPanel, count, out.data, out.type, token * out.stride + row);
   }
 }
 

@@ -6,11 +6,12 @@
 
 #include "linear_dense_memory.hpp"
 #include "linear_q4.hpp"
+#include "packed_weight.hpp"
 #include "pool.hpp"
 
 namespace modulm {
 
-class Q4Weight {
+class Q4Weight : public PackedWeight {
  public:
   // Everything of `view` but `data` and `lanes`, which come from `isa`. `exact` keeps activations in float32.
   Q4Weight(Q4View view, const Q4Source& source, Isa isa, bool exact, Pool& pool)
@@ -28,6 +29,17 @@ class Q4Weight {
   int64_t size_bytes() const { return memory_.size(); }
 
   Isa isa() const { return isa_; }
+
+  int64_t out_features() const override { return view_.out_features; }
+  int64_t in_features() const override { return view_.in_features; }
+
+  void multiply(const float* x, int64_t stride, int64_t tokens, float* out, int64_t out_stride, bool) const override {
+    linear(x, Float::f32, stride, tokens, {out, Float::f32, out_stride}, pool());
+  }
+
+  void gather(const int64_t* index, int64_t count, float* out, int64_t out_stride) const override {
+    rows(index, count, {out, Float::f32, out_stride}, pool());
+  }
 
   // out = x @ W.T for x [num_tokens, in_features] of `type`, rows `stride` numbers apart.
   void linear(const void* x, Float type, int64_t stride, int64_t num_tokens, const Q4Out& out, Pool& pool) const {

@@ -52,4 +52,7 @@ class Pool {
   std::atomic<bool> stop_{false};
 };
 
+// The process's pool, made on first use with as many threads as `set_num_threads` said, or the cores allowed.
+Pool& pool();
+
 }  // namespace modulm

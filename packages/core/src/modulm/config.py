@@ -29,6 +29,7 @@ class EngineConfig:
         kv_cache_memory_bytes: Size of the KV cache; None derives it from `gpu_memory_utilization` of what is free.
         gpu_memory_utilization: Share of the device's memory the engine may take, on whatever device.
         block_size: Tokens per KV block.
+        enforce_eager: Never run the model as a recorded program in native code.
         attention_backend, quantization, load_format: A name, or "auto"/None for automatic choice.
         logits_processors: Classes or "module:Class" strings, after those of plugins.
         num_kv_blocks: Fixes the number of KV blocks (tests); overrides both memory options.
@@ -50,6 +51,7 @@ class EngineConfig:
     num_kv_blocks: int | None = None
     enable_prefix_caching: bool = True
     enable_chunked_prefill: bool = True
+    enforce_eager: bool = False
     scheduling_policy: Literal["fcfs", "priority"] = "fcfs"
     seed: int = 0
     quantization: str | None = None
@@ -84,7 +86,7 @@ class EngineConfig:
             _one_of(name, getattr(self, name), DTYPES)
         _one_of("scheduling_policy", self.scheduling_policy, ("fcfs", "priority"))
         _one_of("generation_config", self.generation_config, ("auto", "modulm", "vllm"))
-        for name in ("enable_prefix_caching", "enable_chunked_prefill"):
+        for name in ("enable_prefix_caching", "enable_chunked_prefill", "enforce_eager"):
             if not isinstance(getattr(self, name), bool):
                 raise ConfigError(f"{name}={getattr(self, name)!r} is refused: it must be True or False.")
         self._check_numbers()

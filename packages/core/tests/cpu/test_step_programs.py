@@ -1,9 +1,8 @@
-"""Recording, its refusals, the data it gives, and where buffers lie. That graphs say what models compute, for every
+"""Recording, its refusals, and the data it gives. That graphs say what models compute, for every
 architecture, is proven in `test_models_logits.py`.
 """
 
 import json
-import math
 import subprocess
 import sys
 import time
@@ -11,14 +10,12 @@ import time
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from modulm.config import ModelConfig
 from modulm.errors import Unsupported
 from modulm.interfaces.attention import BatchLayout
 from modulm.interfaces.model import ForwardBatch
-from modulm.interfaces.program import Add, Graph, Reshape, Scale, Section, Split, Value
+from modulm.interfaces.program import Graph, Value
 from modulm.interfaces.quantization import Dense
 from modulm.models.gemma2 import Gemma2ForCausalLM
 from modulm.models.granite import GraniteForCausalLM
@@ -28,7 +25,6 @@ from modulm.nn import Attention
 from modulm.reference.attention_torch import TorchAttention
 from modulm.reference.graph_torch import GraphInterpreter
 from modulm.reference.linear_torch import TorchKernels
-from modulm.worker.buffers import plan_buffers
 from modulm.worker.trace import trace
 
 HF = {
@@ -98,8 +94,7 @@ def test_a_graph_is_plain_data_that_needs_no_torch():
     assert Graph.from_dict(json.loads(text)) == graph
     code = (
         "import sys, json; from modulm.interfaces.program import Graph\n"
-        "from modulm.worker.buffers import plan_buffers\n"
-        "graph = Graph.from_dict(json.load(sys.stdin)); plan_buffers(graph.values, graph.forward)\n"
+        "graph = Graph.from_dict(json.load(sys.stdin))\n"
         "assert 'torch' not in sys.modules; print(len(graph.forward.ops))"
     )
     done = subprocess.run([sys.executable, "-c", code], input=text, capture_output=True, text=True)
@@ -166,86 +161,3 @@ def test_a_model_that_looks_at_the_batch_is_refused():
     model.forward = lambda ids, batch: original(ids, batch) if batch.max_seq_len > 10 else None
     with pytest.raises(Unsupported, match="__gt__"):
         trace(model)
-
-
-def simulate(values, section, plan):
-    """Write a mark of its own into every byte of a value's row; each reader must find it untouched."""
-    memory = [np.full(size, -1) for size in plan.sizes]
-    owner = {}
-
-    def row(index):
-        place = plan.places[index]
-        size = math.prod(values[index].shape) * (8 if values[index].dtype == "int64" else 4)
-        assert place.offset + size <= place.stride <= plan.sizes[place.buffer]
-        return memory[place.buffer][place.offset : place.offset + size]
-
-    for index in section.inputs.values():
-        row(index)[:] = owner[index] = index
-    for op in section.ops:
-        for index in op.inputs:
-            assert (row(index) == owner[index]).all(), (op, index)
-        for index in op.outputs:
-            if isinstance(op, Split | Reshape):
-                owner[index] = owner[op.inputs[0]]
-            else:
-                row(index)[:] = owner[index] = index
-                for read in op.inputs:
-                    assert (row(read) == owner[read]).all(), "an output lies on an input"
-    assert (row(section.output) == owner[section.output]).all()
-
-
-@st.composite
-def programs(draw):
-    values = [Value((draw(st.integers(1, 4)),), "int64") for _ in range(draw(st.integers(1, 3)))]
-    inputs = {f"input {index}": index for index in range(len(values))}
-    ops = []
-    for _ in range(draw(st.integers(1, 25))):
-        read = draw(st.lists(st.integers(0, len(values) - 1), min_size=1, max_size=3))
-        first = values[read[0]]
-        kind = draw(st.sampled_from(["split", "reshape", "scale", "many"]))
-        if kind == "split" and len(first.shape) == 1 and first.shape[0] > 1:
-            at = draw(st.integers(1, first.shape[0] - 1))
-            made, op, read = [(at,), (first.shape[0] - at,)], Split, read[:1]
-        elif kind == "reshape":
-            made, op, read = [(1, *first.shape)], Reshape, read[:1]
-        else:
-            made, op = (
-                [(draw(st.integers(1, 9)),) for _ in range(1 + (kind == "many"))],
-                Scale if kind == "scale" else Add,
-            )
-        outputs = tuple(range(len(values), len(values) + len(made)))
-        values += [Value(shape, first.dtype if op in (Split, Reshape) else "float32") for shape in made]
-        extra = {"factor": 1.0} if op is Scale else {}
-        ops.append(op(inputs=tuple(read), outputs=outputs, **extra))
-    return values, Section(inputs=inputs, ops=tuple(ops), output=draw(st.integers(0, len(values) - 1)))
-
-
-@given(programs())
-@settings(max_examples=300, deadline=None)
-def test_no_value_is_overwritten_while_it_is_read(program):
-    values, section = program
-    simulate(values, section, plan_buffers(values, section))
-
-
-def test_the_simulation_notices_a_buffer_that_is_given_away_early():
-    graph = trace(build()).graph
-    plan = plan_buffers(graph.values, graph.forward)
-    residual, normed = graph.forward.ops[0].outputs[0], graph.forward.ops[2].outputs[0]
-    plan.places[normed] = plan.places[residual]
-    with pytest.raises(AssertionError):
-        simulate(graph.values, graph.forward, plan)
-
-
-@pytest.mark.parametrize("model_class", [LlamaForCausalLM, Gemma2ForCausalLM, GraniteForCausalLM, MixtralForCausalLM])
-def test_buffers_are_few_whatever_the_number_of_layers(model_class):
-    sizes = []
-    for count in (2, 30):
-        graph = trace(build(model_class, num_hidden_layers=count, sliding_window=9)).graph
-        for section in (graph.forward, graph.logits):
-            simulate(graph.values, section, plan_buffers(graph.values, section))
-        sizes.append(plan_buffers(graph.values, graph.forward).sizes)
-    assert sizes[0] == sizes[1]
-    # residual stream, cos and sin, and what is largest at once: gate and up with their product, or QKV with q and k
-    widest = max(2 * 80 + 80, 128 + 64 + 32)
-    assert sum(sizes[1]) <= 4 * (2 * 48 + 2 * 8 + 2 * widest)
-    print(f"{model_class.__name__}: {len(sizes[1])} buffers, {sum(sizes[1])} bytes a token")

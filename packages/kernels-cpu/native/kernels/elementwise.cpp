@@ -61,6 +61,8 @@ void gated_activation(const float* x, float* out, int64_t begin, int64_t end, in
   switch (act) {
     case Activation::silu: return gate(x, out, begin, end, size, [](Vec v) { return silu_of(v); });
     case Activation::gelu_tanh: return gate(x, out, begin, end, size, [](Vec v) { return gelu_tanh_of(v); });
+    case Activation::gelu: return gate(x, out, begin, end, size, [](Vec v) { return gelu_of(v); });
+    case Activation::relu: return gate(x, out, begin, end, size, [](Vec v) { return relu_of(v); });
   }
 }
 
@@ -102,9 +104,18 @@ void add(const float* a, const float* b, float* out, int64_t begin, int64_t end)
       [=](int64_t i, int64_t n) { store_first(to + i, load_first(left + i, n) + load_first(right + i, n), n); });
 }
 
+void soft_cap(float* x, float divisor, float cap, int64_t begin, int64_t end) {
+  float* numbers = x + begin;
+  const Vec by = all(divisor), limit = all(cap);
+  const auto capped = [=](Vec v) { return cap == 0.0f ? v / by : limit * tanh_of(v / by / limit); };
+  along(
+      end - begin, [=](int64_t i) { store(numbers + i, capped(load(numbers + i))); },
+      [=](int64_t i, int64_t n) { store_first(numbers + i, capped(load_first(numbers + i, n)), n); });
+}
+
 }  // namespace
 
 extern const ElementwiseKernels elementwise;
-const ElementwiseKernels elementwise{rms_norm, gated_activation, rotary, add};
+const ElementwiseKernels elementwise{rms_norm, gated_activation, rotary, add, soft_cap};
 
 }  // namespace modulm::MODULM_ISA

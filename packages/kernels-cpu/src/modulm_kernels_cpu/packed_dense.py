@@ -5,7 +5,7 @@ arithmetic are in `native/linear_dense.hpp`. Knows nothing of when these kernels
 """
 
 from functools import cache
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from modulm.interfaces.quantization import Dense, Float8, Weight
 from modulm.interfaces.support import Accepted, Rejected, Support
@@ -62,6 +62,12 @@ class PackedMatrix:
             index = index.contiguous()
             self._native.rows(index.data_ptr(), len(index), out.data_ptr(), float_number(out, "the result"))
         return out
+
+    @property
+    def native(self) -> tuple[Any, bool]:
+        """The native weight, and whether it is to be asked for exact products: what step programs take."""
+        inner = getattr(self._native, "inner", None)
+        return (self._native, False) if inner is None else (inner, True)
 
     @property
     def size_bytes(self) -> int:

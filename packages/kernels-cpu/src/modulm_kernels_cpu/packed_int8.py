@@ -31,6 +31,11 @@ class _Exact:
         """See `NativeWeight`."""
         self._native.linear(*arguments, exact=True)
 
+    @property
+    def inner(self) -> Any:
+        """The native weight itself."""
+        return self._native
+
 
 def supports(weight: Weight) -> Support:
     """Say whether `pack` serves this weight."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from modulm.errors import ConfigError
 from modulm.interfaces.kernels import KernelProvider, PackedWeight
+from modulm.interfaces.program import Graph
 from modulm.interfaces.quantization import (
     BlockFloat4,
     ChannelInt8,
@@ -24,6 +25,8 @@ from modulm_kernels_cpu import isa
 
 if TYPE_CHECKING:
     import torch
+
+    from modulm_kernels_cpu.program import NativeProgram
 
 _OPS = ("linear", "embedding")
 _PRECISIONS = ("exact", "fast")
@@ -63,6 +66,12 @@ class CPUKernels(KernelProvider):
             return Rejected(f"{type(weight).__name__} has no kernel here")
         answer: Support = _module(name).supports(weight)
         return Accepted(f"{self._isa}, {precision()}: {answer.note}") if isinstance(answer, Accepted) else answer
+
+    def program(self, graph: Graph, **parts: Any) -> "NativeProgram":
+        """See base class."""
+        from modulm_kernels_cpu.program import NativeProgram
+
+        return NativeProgram(graph, **parts)
 
     def pack(self, weight: Weight, device: "torch.device", dtype: "torch.dtype") -> PackedWeight:
         """See base class. Any of float32, float16 and bfloat16 may be multiplied by it, whatever `dtype` is."""

@@ -5,12 +5,17 @@ weight is called once per layer and step.
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
+from modulm.errors import Unsupported
+from modulm.interfaces.attention import AttentionBackend, BatchLayout
+from modulm.interfaces.program import Graph
 from modulm.interfaces.quantization import Weight
 from modulm.interfaces.support import Support
 
 if TYPE_CHECKING:
+    import numpy as np
     import torch
 
 
@@ -28,6 +33,24 @@ class PackedWeight(Protocol):
         """Bytes of memory this weight holds."""
 
 
+class StepProgram(Protocol):
+    """A recorded model that runs in native code: a step is two calls. Called from one thread."""
+
+    def forward(self, inputs: "Mapping[str, np.ndarray]", layouts: Sequence[BatchLayout]) -> None:
+        """Compute hidden states of a step's tokens, write their keys and values to the cache.
+
+        Args:
+            inputs: int64 [num_tokens] by name, as `Graph.forward` names them.
+            layouts: One per KV group.
+        """
+
+    def logits(self, index: "np.ndarray") -> "np.ndarray":
+        """Return logits float32 [len(index), vocab_size] of some rows (int64) of the last `forward`.
+
+        The array is written again by the next call, and may be changed until then.
+        """
+
+
 class KernelProvider(ABC):
     """A family of kernels for one kind of device."""
 
@@ -40,3 +63,28 @@ class KernelProvider(ABC):
     @abstractmethod
     def pack(self, weight: Weight, device: "torch.device", dtype: "torch.dtype") -> PackedWeight:
         """Move the weight into this provider's layout. `dtype` is that of the activations. May alias its tensors."""
+
+    def program(
+        self,
+        graph: Graph,
+        *,
+        weights: "Mapping[str, Sequence[PackedWeight]]",
+        tensors: "Mapping[str, np.ndarray]",
+        kv_caches: "Mapping[str, np.ndarray]",
+        groups: Mapping[str, int],
+        backends: Mapping[str, AttentionBackend],
+    ) -> StepProgram:
+        """Return what runs a recorded model. A provider that runs none leaves this as it is.
+
+        Args:
+            graph: The model.
+            weights: What its weights' names stand for: packed weights whose outputs stand side by side.
+            tensors: What its other tensors' names stand for, in the graph's dtype or wider.
+            kv_caches: Each layer's cache, as its backend shaped it; a 16-bit type is any numpy type of 16 bits.
+            groups: Each layer's KV group: which of the layouts is its.
+            backends: Each layer's attention backend.
+
+        Raises:
+            Unsupported: With the reason why not; the model then runs eagerly.
+        """
+        raise Unsupported(f"Kernels {self.name!r} run no step programs.")

@@ -3,7 +3,7 @@
 Plain structs without tensors, so that a graph can be saved and run where torch is not imported. Every value is
 [n, *shape] with one free n: the tokens of the step (`Graph.forward`), or the rows that need logits (`Graph.logits`).
 Rows never mix but in attention. Views (`Split`, `Reshape`) stay inside a row. `reference/graph_torch.py` is the
-arithmetic in full; `worker/buffers.py` says where values may lie.
+arithmetic in full; `KernelProvider.program` runs it.
 """
 
 from typing import Any, Literal, TypeAlias

@@ -61,6 +61,11 @@ class AttentionLayers:
             self._device,
         )
 
+    @property
+    def backends(self) -> dict[str, AttentionBackend]:
+        """Each layer's backend."""
+        return {name: layer.backend for name, layer in self._layers.items()}
+
     def planners(self, grouping: Grouping) -> list[Planner]:
         """Return who plans a step for which layers: one for each KV group and backend."""
         names: dict[tuple[int, int], list[str]] = {}

@@ -1,4 +1,4 @@
-"""How a forward pass is run. `Program` is the seam: eager torch today, recorded native programs later.
+"""How a forward pass is run. `Program` is the seam: eager torch, or a recorded program in native code.
 
 Knows arrays of a step, no sequences and no sampling. `worker.py` builds it, `runner.py` calls it.
 """
@@ -10,10 +10,14 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
+from modulm.errors import Unsupported
 from modulm.interfaces.attention import AttentionBackend
+from modulm.interfaces.kernels import KernelProvider, StepProgram
 from modulm.interfaces.model import ForwardBatch
 from modulm.nn.rotary import SEQUENCE_LENGTHS, RotaryEmbedding
 from modulm.worker.batch import Step
+from modulm.worker.trace import trace
+from modulm.worker.weights import parts_of
 
 
 class Program(Protocol):
@@ -84,3 +88,59 @@ class EagerProgram:
         if len(index) < len(hidden):
             hidden = hidden[torch.from_numpy(index).to(self._device)]
         return self._model.compute_logits(hidden).float()
+
+
+class RecordedProgram:
+    """Runs a model's recording in native code."""
+
+    def __init__(self, native: StepProgram) -> None:
+        self._native = native
+
+    def run(self, step: Step) -> None:
+        """See `Program.run`; the hidden states stay where they are."""
+        inputs = {"token_ids": step.token_ids, "positions": step.positions, SEQUENCE_LENGTHS: step.sequence_lengths}
+        self._native.forward(inputs, step.layouts)
+
+    def logits(self, hidden: None, index: np.ndarray) -> torch.Tensor:
+        """See `Program.logits`."""
+        return torch.from_numpy(self._native.logits(index))
+
+
+def recorded(
+    model: Any,
+    kernels: Sequence[KernelProvider],
+    *,
+    kv_caches: Mapping[str, torch.Tensor],
+    groups: Mapping[str, int],
+    backends: Mapping[str, AttentionBackend],
+) -> tuple[RecordedProgram, str]:
+    """Record a model and let the first provider that can run it do so; return also what to say of it.
+
+    Raises:
+        Unsupported: The model cannot be recorded, or no provider runs it: the message gives all reasons.
+    """
+    recording = trace(model)
+    arrays = {name: _host_array(cache) for name, cache in kv_caches.items()}
+    tensors = {name: tensor.float().numpy() for name, tensor in recording.tensors.items() if tensor.is_cpu}
+    refusals = []
+    for provider in kernels:
+        try:
+            native = provider.program(
+                recording.graph,
+                weights={name: parts_of(packed) for name, packed in recording.weights.items()},
+                tensors=tensors,
+                kv_caches=arrays,
+                groups=groups,
+                backends=backends,
+            )
+        except Unsupported as error:
+            refusals.append(f"{provider.name}: {error}")
+            continue
+        count = len(recording.graph.forward.ops) + len(recording.graph.logits.ops)
+        return RecordedProgram(native), f"{count} operations, run by kernels {provider.name!r}"
+    raise Unsupported(" ".join(refusals))
+
+
+def _host_array(tensor: torch.Tensor) -> np.ndarray:
+    """Return a view of a tensor on the CPU; what numpy has no type for as integers of its size."""
+    return (tensor.view(torch.int16) if tensor.dtype == torch.bfloat16 else tensor).numpy()

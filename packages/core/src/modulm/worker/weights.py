@@ -64,23 +64,28 @@ _RULES: dict[type[Weight], tuple[tuple[str, ...], Callable[[Any, Any], bool]]] =
 """Kind -> (tensors to concatenate, whether two parts agree in the rest)."""
 
 
+def parts_of(packed: PackedWeight) -> tuple[PackedWeight, ...]:
+    """Return the weights that `packed` puts side by side: itself, unless it is `Parts`."""
+    return tuple(packed.parts) if isinstance(packed, Parts) else (packed,)
+
+
 class Parts:
     """Packed weights side by side: their outputs are concatenated, their rows counted through."""
 
     def __init__(self, parts: Sequence[PackedWeight], out_features: Sequence[int]) -> None:
-        self._parts = list(parts)
+        self.parts = list(parts)
         self._starts = torch.tensor([0, *out_features]).cumsum(0)
 
     def linear(self, x: torch.Tensor) -> torch.Tensor:
         """See `PackedWeight`."""
-        return torch.cat([part.linear(x) for part in self._parts], dim=-1)
+        return torch.cat([part.linear(x) for part in self.parts], dim=-1)
 
     def rows(self, index: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         """See `PackedWeight`."""
         starts = self._starts.to(index.device)
         owner = torch.searchsorted(starts, index, right=True) - 1
         out: torch.Tensor | None = None
-        for number, part in enumerate(self._parts):
+        for number, part in enumerate(self.parts):
             mine = owner == number
             rows = part.rows(index[mine] - starts[number], dtype)
             out = rows.new_empty(len(index), rows.shape[-1]) if out is None else out
@@ -91,4 +96,4 @@ class Parts:
     @property
     def size_bytes(self) -> int:
         """See `PackedWeight`."""
-        return sum(part.size_bytes for part in self._parts)
+        return sum(part.size_bytes for part in self.parts)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from modulm.config import EngineConfig, ModelConfig
-from modulm.errors import ConfigError, EngineError
+from modulm.errors import ConfigError, EngineError, Unsupported
 from modulm.interfaces.attention import AttentionBackend, AttentionSpec
 from modulm.interfaces.checkpoint import Checkpoint
 from modulm.interfaces.kernels import KernelProvider
@@ -62,7 +62,7 @@ class Worker:
         import torch
 
         from modulm.worker.attention_layers import AttentionLayers
-        from modulm.worker.program import EagerProgram
+        from modulm.worker.program import EagerProgram, Program, recorded
         from modulm.worker.sampler import Sampler
 
         device, block_size = platform.device(), config.block_size
@@ -78,8 +78,19 @@ class Worker:
         self._layout = KVLayout(block_size=block_size, num_blocks=count, groups=grouping.groups)
         batch = _batch(config, max_model_len, [group.sliding_window for group in grouping.groups])
         caches = layers.caches(grouping, count, block_size)
-        program = EagerProgram(model, kv_caches=caches, planners=layers.planners(grouping), device=device)
-        self.shares_prefixes = not program.depends_on_length
+        eager = EagerProgram(model, kv_caches=caches, planners=layers.planners(grouping), device=device)
+        self.shares_prefixes = not eager.depends_on_length
+        program: Program = eager
+        if config.enforce_eager:
+            how = "eager, as enforce_eager says"
+        elif device.type != "cpu":
+            how = f"eager: programs are recorded for the CPU, not for {device.type!r}"
+        else:
+            groups = {name: i for i, group in enumerate(grouping.groups) for name in group.layer_names}
+            try:
+                program, how = recorded(model, kernels, kv_caches=caches, groups=groups, backends=layers.backends)
+            except Unsupported as error:
+                how = f"eager: {error}"
         sampler = Sampler(config, batch, device, logits_processors)
         self._runner: Runner | None = Runner(batch, program, sampler, model_config.vocab_size)
         self._description = {
@@ -89,6 +100,7 @@ class Worker:
             "kv_cache_bytes": count * grouping.block_bytes,
             "kv_blocks": f"{count} of {block_size} tokens in {len(grouping.groups)} groups",
             "weights by kernel": dict(source.choices),
+            "program": how,
         }
         _log.info("%s", "; ".join(f"{name}: {value}" for name, value in self._description.items()))
 

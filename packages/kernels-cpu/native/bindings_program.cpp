@@ -1,0 +1,390 @@
+// Step programs for Python: sections are built operation by operation, each checked as it is added, then run by one call.
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/array.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <mutex>
+#include <optional>
+#include <tuple>
+
+#include "bindings.hpp"
+#include "linear_dense_arguments.hpp"
+#include "program_operations.hpp"
+
+namespace nb = nanobind;
+
+namespace modulm {
+namespace {
+
+using At = std::array<int64_t, 3>;  // buffer, offset, stride
+using Part = std::tuple<nb::object, bool>;
+using Parts = std::vector<Part>;
+using Floats = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Ids = nb::ndarray<const int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Cache = nb::ndarray<nb::ndim<5>, nb::c_contig, nb::device::cpu>;
+using Logits = nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+
+Activation activation_named(const std::string& name) {
+  if (name == "silu") return Activation::silu;
+  if (name == "gelu_pytorch_tanh") return Activation::gelu_tanh;
+  if (name == "gelu") return Activation::gelu;
+  if (name == "relu") return Activation::relu;
+  throw std::invalid_argument("There is no activation '" + name + "'; there are silu, gelu_pytorch_tanh, gelu, relu");
+}
+
+// A section, and the Python objects whose memory its operations read.
+class SectionBuilder {
+ public:
+  explicit SectionBuilder(std::vector<int64_t> sizes) : section_(check_sizes(sizes)) {}
+
+  void embedding(const nb::object& weight, const At& out) {
+    auto op = std::make_unique<Embedding>();
+    op->weight = packed(weight);
+    op->out = place(out, op->weight->in_features(), "out");
+    section_.add(std::move(op));
+  }
+
+  void linear(const Parts& parts, const std::optional<Floats>& bias, const At& x, const At& out) {
+    auto op = std::make_unique<Linear>();
+    op->matrix = matrix(parts, bias);
+    op->x = place(x, in_features(op->matrix), "x");
+    op->out = place(out, op->matrix.out_features, "out");
+    section_.add(std::move(op));
+  }
+
+  void gated_linear(const Parts& parts, const std::optional<Floats>& bias, const std::string& function, const At& x,
+                    const At& out) {
+    auto op = std::make_unique<GatedLinear>();
+    op->matrix = matrix(parts, bias);
+    require(op->matrix.out_features % 2 == 0, "gated_linear: there must be as many gates as ups");
+    op->function = activation_named(function);
+    op->x = place(x, in_features(op->matrix), "x");
+    op->out = place(out, op->matrix.out_features / 2, "out");
+    section_.add(std::move(op));
+  }
+
+  void gated_activation(const std::string& function, int64_t size, const At& x, const At& out) {
+    auto op = std::make_unique<GatedActivation>();
+    require(size > 0 && size < kMostNumbers, "gated_activation: size must be positive");
+    op->function = activation_named(function);
+    op->size = size;
+    op->x = place(x, 2 * size, "x");
+    op->out = place(out, size, "out");
+    section_.add(std::move(op));
+  }
+
+  void rms_norm(const Floats& weight, int64_t count, double eps, bool unit_offset, const At& x, const At& out) {
+    auto op = std::make_unique<RmsNorm>();
+    const int64_t size = int64_t(weight.shape(0));
+    require(size > 0 && count > 0 && count < kMostNumbers / size, "rms_norm: sizes must be positive");
+    op->weight.assign(weight.data(), weight.data() + size);
+    op->count = count;
+    op->eps = float(eps);
+    op->offset = unit_offset ? 1.0f : 0.0f;
+    op->x = place(x, count * size, "x");
+    op->out = place(out, count * size, "out");
+    section_.add(std::move(op));
+  }
+
+  void add(int64_t size, const At& a, const At& b, const At& out) {
+    auto op = std::make_unique<Add>();
+    op->size = size;
+    op->a = place(a, size, "a");
+    op->b = place(b, size, "b");
+    op->out = place(out, size, "out");
+    section_.add(std::move(op));
+  }
+
+  void scale(int64_t size, double factor, const At& x, const At& out) {
+    auto op = std::make_unique<Scale>();
+    op->size = size;
+    op->factor = float(factor);
+    op->x = place(x, size, "x");
+    op->out = place(out, size, "out");
+    section_.add(std::move(op));
+  }
+
+  void rotary_tables(const std::vector<float>& inverse, double scaling, const std::vector<float>& long_inverse,
+                     int64_t long_from, const std::optional<std::tuple<double, double, int64_t>>& dynamic,
+                     const At& cos, const At& sin) {
+    auto op = std::make_unique<RotaryTables>();
+    require(!inverse.empty(), "rotary_tables: there must be frequencies");
+    require(long_inverse.empty() || long_inverse.size() == inverse.size(),
+            "rotary_tables: long_inverse must be as long as inverse");
+    op->inverse = inverse;
+    op->long_inverse = long_inverse;
+    op->scaling = float(scaling);
+    op->long_from = long_from;
+    op->is_dynamic = dynamic.has_value();
+    if (dynamic) {
+      std::tie(op->theta, op->factor, op->stated) = *dynamic;
+      require(inverse.size() > 1 && op->stated > 0, "rotary_tables: a dynamic base needs two frequencies and a length");
+    }
+    needs_lengths_ = needs_lengths_ || dynamic || !long_inverse.empty();
+    op->cos = place(cos, 2 * int64_t(inverse.size()), "cos");
+    op->sin = place(sin, 2 * int64_t(inverse.size()), "sin");
+    section_.add(std::move(op));
+  }
+
+  // `cache` is [num_blocks, 2, num_kv_heads, block_size, head_size] of float32 or of 16 bits, `cache_type` says which.
+  void attention(const Cache& cache, const std::string& cache_type, int64_t num_heads, double scale, int64_t window,
+                 double soft_cap, int64_t group, const At& query, const At& key, const At& value, const At& out,
+                 int64_t rope_width, const At& cos, const At& sin) {
+    auto op = std::make_unique<Attention>();
+    AttentionCall& call = op->call;
+    call = {};
+    set_cache(call, cache, cache_type);
+    require(cache.shape(0) > 0 && call.num_kv_heads > 0 && num_heads > 0 && num_heads % call.num_kv_heads == 0,
+            "attention: the number of query heads must be a multiple of the number of key heads");
+    require(call.head_size > 0 && call.head_size <= 512, "attention: head_size must be between 1 and 512");
+    require(window >= 0 && soft_cap >= 0.0 && std::isfinite(soft_cap) && std::isfinite(scale),
+            "attention: window and soft_cap must not be negative (0 is none), and all numbers finite");
+    require(group >= 0 && group < 1024, "attention: there is no such KV group");
+    call.num_heads = num_heads;
+    call.scale = float(scale);
+    call.window = int32_t(std::min<int64_t>(window, INT32_MAX));
+    call.soft_cap = float(soft_cap);
+    call.query_head_stride = call.key_head_stride = call.value_head_stride = call.head_size;
+    op->num_blocks = int64_t(cache.shape(0));
+    op->group = size_t(group);
+    num_groups_ = std::max(num_groups_, op->group + 1);
+    block_size_ = block_size_ == 0 ? call.block_size : block_size_;
+    require(block_size_ == call.block_size, "attention: all caches must have one block size");
+    op->query = place(query, num_heads * call.head_size, "query");
+    op->key = place(key, call.num_kv_heads * call.head_size, "key");
+    op->value = place(value, call.num_kv_heads * call.head_size, "value");
+    op->out = place(out, num_heads * call.head_size, "out");
+    require(op->out.stride == num_heads * call.head_size, "attention: rows of out must follow each other");
+    op->is_rotated = rope_width > 0;
+    if (op->is_rotated) {
+      require(rope_width % 2 == 0 && rope_width <= call.head_size, "attention: an even width is rotated, up to a head");
+      call.rope_width = rope_width;
+      op->cos = place(cos, rope_width, "cos");
+      op->sin = place(sin, rope_width, "sin");
+      require(op->cos.stride == rope_width && op->sin.stride == rope_width,
+              "attention: rows of cos and sin must follow each other");
+    }
+    caches_.push_back(cache);
+    section_.add(std::move(op));
+  }
+
+  void sparse_moe(const Parts& router, const std::vector<Parts>& gate_up, const std::vector<Parts>& down,
+                  int64_t top_k, const std::string& function, bool normalised, const At& x, const At& out) {
+    auto op = std::make_unique<SparseMoE>();
+    op->router = matrix(router, {});
+    const int64_t count = op->router.out_features;
+    op->hidden_size = in_features(op->router);
+    require(int64_t(gate_up.size()) == count && int64_t(down.size()) == count,
+            "sparse_moe: there must be one gate_up and one down for each result of the router");
+    require(top_k > 0 && top_k <= count, "sparse_moe: top_k must be between 1 and the number of experts");
+    for (const Parts& parts : gate_up) op->gate_up.push_back(matrix(parts, {}));
+    for (const Parts& parts : down) op->down.push_back(matrix(parts, {}));
+    op->intermediate_size = in_features(op->down[0]);
+    for (int64_t i = 0; i < count; ++i) {
+      const Matrix &wide = op->gate_up[size_t(i)], &narrow = op->down[size_t(i)];
+      require(in_features(wide) == op->hidden_size && wide.out_features == 2 * op->intermediate_size &&
+                  in_features(narrow) == op->intermediate_size && narrow.out_features == op->hidden_size,
+              "sparse_moe: experts must be [2 * intermediate, hidden] and [hidden, intermediate]");
+    }
+    op->top_k = top_k;
+    op->function = activation_named(function);
+    op->normalised = normalised;
+    op->x = place(x, op->hidden_size, "x");
+    op->out = place(out, op->hidden_size, "out");
+    section_.add(std::move(op));
+  }
+
+  void lm_head(const Parts& parts, double divisor, double soft_cap, const At& x) {
+    auto op = std::make_unique<LMHead>();
+    op->matrix = matrix(parts, {});
+    require(divisor != 0.0 && std::isfinite(divisor) && std::isfinite(soft_cap) && soft_cap >= 0.0,
+            "lm_head: divisor must be a number other than 0, soft_cap not negative");
+    op->divisor = float(divisor);
+    op->soft_cap = float(soft_cap);
+    op->x = place(x, in_features(op->matrix), "x");
+    num_logits_ = op->matrix.out_features;
+    section_.add(std::move(op));
+  }
+
+  Section& section() { return section_; }
+  size_t num_groups() const { return num_groups_; }
+  int64_t block_size() const { return block_size_; }
+  int64_t num_logits() const { return num_logits_; }
+  bool needs_lengths() const { return needs_lengths_; }
+
+  Place place(const At& at, int64_t size, const char* what) const {
+    const Place found{at[0], at[1], at[2]};
+    if (!section_.frame().holds(found, size)) {
+      throw std::invalid_argument(std::string("The place of ") + what + " is outside of its buffer");
+    }
+    return found;
+  }
+
+ private:
+  static std::vector<int64_t> check_sizes(const std::vector<int64_t>& sizes) {
+    for (const int64_t size : sizes) {
+      require(size > 0 && size < (int64_t(1) << 32), "A buffer must have 1 to 2^32 numbers per row");
+    }
+    return sizes;
+  }
+
+  const PackedWeight* packed(const nb::object& weight) {
+    const auto* found = nb::cast<const PackedWeight*>(weight);
+    require(found != nullptr, "There must be a packed weight, not None");
+    kept_.push_back(weight);
+    return found;
+  }
+
+  Matrix matrix(const Parts& parts, const std::optional<Floats>& bias) {
+    require(!parts.empty(), "A matrix has at least one part");
+    Matrix made;
+    for (const Part& part : parts) {
+      made.parts.push_back({packed(std::get<0>(part)), std::get<1>(part)});
+      made.out_features += made.parts.back().weight->out_features();
+      require(made.parts.back().weight->in_features() == in_features(made), "Parts of a matrix must have equal inputs");
+    }
+    if (bias) {
+      require(int64_t(bias->shape(0)) == made.out_features, "bias must have one number for each output");
+      made.bias.assign(bias->data(), bias->data() + made.out_features);
+    }
+    return made;
+  }
+
+  static int64_t in_features(const Matrix& matrix) { return matrix.parts[0].weight->in_features(); }
+
+  static void set_cache(AttentionCall& call, const Cache& cache, const std::string& type) {
+    require(type == "float32" || type == "bfloat16" || type == "float16",
+            "attention: the cache must be float32, bfloat16 or float16");
+    require(cache.dtype().bits == (type == "float32" ? 32 : 16) && cache.dtype().lanes == 1 && cache.shape(1) == 2,
+            "attention: the cache must be [num_blocks, 2, num_kv_heads, block_size, head_size] of its type");
+    call.cache = cache.data();
+    call.cache_type = type == "float32"    ? CacheType::float32
+                      : type == "bfloat16" ? CacheType::bfloat16
+                                           : CacheType::float16;
+    call.num_kv_heads = int64_t(cache.shape(2));
+    call.block_size = int64_t(cache.shape(3));
+    call.head_size = int64_t(cache.shape(4));
+  }
+
+  Section section_;
+  std::vector<nb::object> kept_;
+  std::vector<Cache> caches_;
+  size_t num_groups_ = 0;
+  int64_t block_size_ = 0, num_logits_ = 0;
+  bool needs_lengths_ = false;
+};
+
+class Program {
+ public:
+  // Rows of `hidden` of the first section go to `rows` of the second, whose last operation is `lm_head`.
+  Program(SectionBuilder& forward, SectionBuilder& logits, const At& hidden, const At& rows, int64_t size)
+      : forward_(forward), logits_(logits), size_(size) {
+    hidden_ = forward.place(hidden, size, "hidden");
+    rows_ = logits.place(rows, size, "rows");
+    require(logits.num_logits() > 0, "The second section must end with lm_head");
+  }
+
+  void forward(const Ids& token_ids, const Ids& positions, const std::optional<Ids>& lengths,
+               const std::vector<AttentionPlan*>& plans) {
+    const size_t rows = token_ids.shape(0);
+    require(rows > 0 && positions.shape(0) == rows, "There must be tokens, and a position for each");
+    require(lengths.has_value() ? lengths->shape(0) == rows : !forward_.needs_lengths(),
+            "There must be a length for each token where frequencies depend on it");
+    require(plans.size() >= forward_.num_groups(), "There must be a plan for each KV group");
+    for (const AttentionPlan* plan : plans) {
+      require(plan != nullptr && plan->num_tokens() == int64_t(rows), "A plan must be of the step's tokens");
+      require(plan->block_size() == forward_.block_size(), "A plan must have the caches' block size");
+    }
+    const nb::gil_scoped_release release;
+    const std::lock_guard<std::mutex> guard(one_call_);
+    computed_ = 0;
+    forward_.section().prepare(int64_t(rows));
+    forward_.section().run({token_ids.data(), positions.data(), lengths ? lengths->data() : nullptr, plans}, pool());
+    computed_ = int64_t(rows);
+  }
+
+  void logits(const Ids& index, const Logits& out) {
+    const int64_t rows = int64_t(index.shape(0));
+    require(rows > 0 && int64_t(out.shape(0)) == rows && int64_t(out.shape(1)) == logits_.num_logits(),
+            "out must be [rows, vocabulary]");
+    const nb::gil_scoped_release release;
+    const std::lock_guard<std::mutex> guard(one_call_);
+    require_indices(index.data(), rows, computed_);
+    Frame& frame = logits_.section().prepare(rows);
+    for (int64_t row = 0; row < rows; ++row) {
+      std::copy_n(forward_.section().frame().at(hidden_, index.data()[row]), size_, frame.at(rows_, row));
+    }
+    StepInputs inputs;
+    inputs.logits = out.data();
+    logits_.section().run(inputs, pool());
+  }
+
+  // The hidden states of the last `forward`, copied.
+  void hidden(const Logits& out) {
+    require(int64_t(out.shape(0)) == computed_ && int64_t(out.shape(1)) == size_, "out must be [rows, hidden size]");
+    for (int64_t row = 0; row < computed_; ++row) {
+      std::copy_n(forward_.section().frame().at(hidden_, row), size_, out.data() + row * size_);
+    }
+  }
+
+  int64_t size_bytes() const {
+    return forward_.section().frame().size_bytes() + logits_.section().frame().size_bytes();
+  }
+
+ private:
+  SectionBuilder& forward_;
+  SectionBuilder& logits_;
+  Place hidden_, rows_;
+  int64_t size_, computed_ = 0;
+  std::mutex one_call_;
+};
+
+}  // namespace
+
+void bind_packed_weight(nb::module_& m) {
+  nb::class_<PackedWeight>(m, "PackedWeight", "What all packed weights have in common for step programs.")
+      .def_prop_ro("out_features", &PackedWeight::out_features)
+      .def_prop_ro("in_features", &PackedWeight::in_features);
+}
+
+void bind_program(nb::module_& m) {
+  const auto same = [](const char* name) { return nb::arg(name).noconvert(); };
+  const auto named = [](const char* name) { return nb::arg(name); };
+  const At none{0, 0, 0};
+  nb::class_<SectionBuilder>(m, "Section", "Operations over buffers of so many numbers per row; see program.py.")
+      .def(nb::init<std::vector<int64_t>>(), named("sizes"))
+      .def("embedding", &SectionBuilder::embedding, named("weight"), named("out"))
+      .def("linear", &SectionBuilder::linear, named("parts"), same("bias").none(), named("x"), named("out"))
+      .def("gated_linear", &SectionBuilder::gated_linear, named("parts"), same("bias").none(), named("function"),
+           named("x"), named("out"))
+      .def("gated_activation", &SectionBuilder::gated_activation, named("function"), named("size"), named("x"),
+           named("out"))
+      .def("rms_norm", &SectionBuilder::rms_norm, same("weight"), named("count"), named("eps"), named("unit_offset"),
+           named("x"), named("out"))
+      .def("add", &SectionBuilder::add, named("size"), named("a"), named("b"), named("out"))
+      .def("scale", &SectionBuilder::scale, named("size"), named("factor"), named("x"), named("out"))
+      .def("rotary_tables", &SectionBuilder::rotary_tables, named("inverse"), named("scaling"), named("long_inverse"),
+           named("long_from"), named("dynamic").none(), named("cos"), named("sin"))
+      .def("attention", &SectionBuilder::attention, same("cache"), named("cache_type"), named("num_heads"),
+           named("scale"), named("window"), named("soft_cap"), named("group"), named("query"), named("key"),
+           named("value"), named("out"), nb::arg("rope_width") = 0, nb::arg("cos") = none, nb::arg("sin") = none)
+      .def("sparse_moe", &SectionBuilder::sparse_moe, named("router"), named("gate_up"), named("down"), named("top_k"),
+           named("function"), named("normalised"), named("x"), named("out"))
+      .def("lm_head", &SectionBuilder::lm_head, named("parts"), named("divisor"), named("soft_cap"), named("x"));
+  nb::class_<Program>(m, "Program", "Two sections: tokens to hidden states, some of their rows to logits.")
+      .def(nb::init<SectionBuilder&, SectionBuilder&, const At&, const At&, int64_t>(), named("forward"),
+           named("logits"), named("hidden"), named("rows"), named("size"), nb::keep_alive<1, 2>(),
+           nb::keep_alive<1, 3>())
+      .def("forward", &Program::forward, same("token_ids"), same("positions"), same("lengths").none(), named("plans"))
+      .def("logits", &Program::logits, same("index"), same("out"))
+      .def("hidden", &Program::hidden, same("out"))
+      .def_prop_ro("size_bytes", &Program::size_bytes);
+}
+
+}  // namespace modulm

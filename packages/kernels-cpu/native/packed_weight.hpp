@@ -1,0 +1,25 @@
+// What all packed weights can be asked by native code: a product and single rows, in float32. Callers are trusted; what
+// comes from Python goes through the checks of each class's binding.
+#pragma once
+
+#include <cstdint>
+
+namespace modulm {
+
+class PackedWeight {
+ public:
+  virtual ~PackedWeight() = default;
+
+  virtual int64_t out_features() const = 0;
+  virtual int64_t in_features() const = 0;
+
+  // out[t * out_stride + r] = sum over i of x[t * stride + i] * W[r, i]. `exact` is for weights that have two ways of
+  // multiplying and were not packed for one of them.
+  virtual void multiply(const float* x, int64_t stride, int64_t tokens, float* out, int64_t out_stride,
+                        bool exact) const = 0;
+
+  // out[i * out_stride + j] = W[index[i], j]; every index is below out_features().
+  virtual void gather(const int64_t* index, int64_t count, float* out, int64_t out_stride) const = 0;
+};
+
+}  // namespace modulm

@@ -1,0 +1,126 @@
+// The operations of a section; `interfaces/program.py` of modulm-core defines what each computes. They trust their
+// arguments: `bindings_program.cpp` has checked places, sizes and weights.
+#pragma once
+
+#include <vector>
+
+#include "attention.hpp"
+#include "elementwise.hpp"
+#include "packed_weight.hpp"
+#include "program.hpp"
+
+namespace modulm {
+
+struct Embedding : Operation {
+  const PackedWeight* weight;
+  Place out;
+  void run(Frame& frame) const override;
+};
+
+// A matrix, or several side by side whose outputs follow one another.
+struct Matrix {
+  struct Part {
+    const PackedWeight* weight;
+    bool exact;
+  };
+  std::vector<Part> parts;
+  std::vector<float> bias;  // empty for none
+  int64_t out_features = 0;
+
+  void multiply(const Frame& frame, const float* x, int64_t stride, int64_t rows, float* out, int64_t out_stride) const;
+};
+
+struct Linear : Operation {
+  Matrix matrix;
+  Place x, out;
+  void run(Frame& frame) const override;
+};
+
+// act(gate) * up of a matrix whose first half gives gates; the matrix's own result exists for some rows at a time only.
+struct GatedLinear : Operation {
+  Matrix matrix;
+  Activation function;
+  Place x, out;
+  void run(Frame& frame) const override;
+};
+
+struct GatedActivation : Operation {
+  Activation function;
+  int64_t size;  // of a row of the result
+  Place x, out;
+  void run(Frame& frame) const override;
+};
+
+// Each row is `count` vectors of `weight`'s size, each with a norm of its own.
+struct RmsNorm : Operation {
+  std::vector<float> weight;
+  int64_t count;
+  float eps, offset;
+  Place x, out;
+  void run(Frame& frame) const override;
+};
+
+struct Add : Operation {
+  int64_t size;
+  Place a, b, out;
+  void run(Frame& frame) const override;
+};
+
+struct Scale : Operation {
+  int64_t size;
+  float factor;
+  Place x, out;
+  void run(Frame& frame) const override;
+};
+
+// cos and sin of position * frequency, times `scaling`; the halves of a row are alike, as attention wants them.
+struct RotaryTables : Operation {
+  std::vector<float> inverse, long_inverse;
+  float scaling;
+  int64_t long_from;
+  bool is_dynamic;  // then frequencies follow from the length: see `DynamicNTK` in interfaces/program.py
+  double theta, factor;
+  int64_t stated;
+  Place cos, sin;
+  void run(Frame& frame) const override;
+
+ private:
+  void fill(Frame& frame, int64_t begin, int64_t end) const;
+};
+
+// `call` is complete but for what changes from step to step.
+struct Attention : Operation {
+  AttentionCall call;
+  int64_t num_blocks;
+  size_t group;  // of the KV cache
+  Place query, key, value, out;
+  bool is_rotated;  // by `cos` and `sin`
+  Place cos, sin;
+  void run(Frame& frame) const override;
+};
+
+struct SparseMoE : Operation {
+  Matrix router;
+  std::vector<Matrix> gate_up, down;
+  int64_t hidden_size, intermediate_size, top_k;
+  Activation function;
+  bool normalised;
+  Place x, out;
+  void run(Frame& frame) const override;
+
+ private:
+  struct Share {
+    int64_t row;
+    float weight;
+  };
+  std::vector<std::vector<Share>> route(const float* scores, int64_t rows) const;
+};
+
+struct LMHead : Operation {
+  Matrix matrix;
+  float divisor, soft_cap;  // 0 for no cap
+  Place x;                  // results go to `StepInputs::logits`, rows following each other
+  void run(Frame& frame) const override;
+};
+
+}  // namespace modulm

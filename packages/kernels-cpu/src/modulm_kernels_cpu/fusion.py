@@ -1,0 +1,77 @@
+"""From a recorded graph to what native code runs in one go: operations are joined where what is between has one reader.
+
+Knows the vocabulary of `interfaces/program.py` and adds two words to it; knows no memory. `program.py` calls it.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from msgspec.structs import replace
+
+from modulm.interfaces.program import (
+    Activation,
+    Attention,
+    GatedActivation,
+    Linear,
+    Operation,
+    Rotary,
+    RotaryTables,
+    Section,
+    Value,
+)
+
+
+class RotatedAttention(Operation, frozen=True, kw_only=True, tag="rotated_attention"):
+    """`Rotary`, then `Attention`: inputs are query, key, value, cos, sin."""
+
+    layer: str
+
+
+class GatedLinear(Operation, frozen=True, kw_only=True, tag="gated_linear"):
+    """`Linear`, then `GatedActivation`."""
+
+    weight: str
+    bias: str | None
+    function: Activation
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fused:
+    """A section after joining; see `buffers.Operations`. `inputs` are those that are no integers."""
+
+    inputs: tuple[int, ...]
+    ops: tuple[Any, ...]
+    output: int
+
+
+def fused(values: Sequence[Value], section: Section) -> Fused:
+    """Join rotation with attention, and linear layers with gated activations."""
+    readers = Counter(index for op in section.ops for index in op.inputs)
+    readers[section.output] += 1
+    makers = {index: op for op in section.ops for index in op.outputs}
+    joined: dict[int, Any] = {}  # id of an operation -> what replaces it, None for nothing
+    for op in section.ops:
+        maker = makers.get(op.inputs[0])
+        if isinstance(op, Attention) and isinstance(maker, Rotary) and op.inputs[:2] == maker.outputs:
+            if all(readers[index] == 1 for index in maker.outputs):
+                query, key, cos, sin = maker.inputs
+                inputs = (query, key, op.inputs[2], cos, sin)
+                joined |= {id(maker): None, id(op): RotatedAttention(inputs=inputs, outputs=op.outputs, layer=op.layer)}
+        elif isinstance(op, GatedActivation) and isinstance(maker, Linear) and readers[op.inputs[0]] == 1:
+            both = {"weight": maker.weight, "bias": maker.bias, "function": op.function}
+            joined |= {id(maker): None, id(op): GatedLinear(inputs=maker.inputs, outputs=op.outputs, **both)}
+    ops = tuple(new for op in section.ops if (new := joined.get(id(op), op)) is not None)
+    inputs = tuple(index for index in section.inputs.values() if values[index].dtype != "int64")
+    return Fused(inputs=inputs, ops=ops, output=section.output)
+
+
+def with_whole_tables(values: Sequence[Value], section: Section) -> list[Value]:
+    """Return the values with tables of cos and sin as wide as what they rotate, their halves alike."""
+    wide = list(values)
+    for op in section.ops:
+        if isinstance(op, RotaryTables):
+            for index in op.outputs:
+                wide[index] = replace(values[index], shape=(2 * values[index].shape[0],))
+    return wide
