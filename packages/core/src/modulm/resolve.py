@@ -22,6 +22,7 @@ from modulm.log import logger
 from modulm.plugins.choose import Choice, choose
 from modulm.plugins.models import ModelRegistry
 from modulm.plugins.platforms import current_platform
+from modulm.plugins.records import is_strict
 from modulm.plugins.registry import registry
 
 _log = logger("resolve")
@@ -208,9 +209,7 @@ def _kernels(config: EngineConfig, platform: Platform) -> list[KernelProvider]:
 
 
 def _skip_broken(family: str, name: str, error: Exception) -> None:
-    import os
-
-    if name == "torch" or os.environ.get("MODULM_STRICT_PLUGINS") == "1":
+    if name == "torch" or is_strict():
         raise error
     _log.warning("%s %r is installed but broken, so it is not used: %s", family, name, error)
 

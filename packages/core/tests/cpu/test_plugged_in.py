@@ -132,6 +132,15 @@ def test_a_kernel_provider_is_asked_before_the_reference(tiny_llm):
     assert any("counting" in name for name in llm.explain()["worker"]["weights by kernel"])
 
 
+def test_a_kernel_provider_that_is_broken(tiny_llm, monkeypatch):
+    registry("modulm.kernels").register("broken", "no_such_module:Kernels")
+    monkeypatch.setenv("MODULM_STRICT_PLUGINS", "0")
+    assert len(tokens(tiny_llm())) == 10  # merely installed: passed over
+    monkeypatch.setenv("MODULM_STRICT_PLUGINS", "true")
+    with pytest.raises(Broken, match="no_such_module"):
+        tiny_llm()
+
+
 class RoundedInt8(QuantizationScheme):
     """Quantises linear layers of any checkpoint to int8 per channel while loading."""
 
