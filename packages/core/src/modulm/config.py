@@ -3,14 +3,13 @@
 Choices with several candidates are made in `resolve.py`; nothing here opens a file or looks at a device.
 """
 
-import difflib
 import math
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from modulm.errors import CheckpointError, ConfigError
+from modulm.errors import CheckpointError, ConfigError, did_you_mean
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 _ALIASES = {"float": "float32", "half": "float16", "fp16": "float16", "bf16": "bfloat16", "fp32": "float32"}
@@ -71,8 +70,7 @@ class EngineConfig:
         known = cls.__dataclass_fields__
         for name in options:
             if name not in known:
-                near = difflib.get_close_matches(name, known, n=1)
-                hint = f" Did you mean {near[0]!r}?" if near else ""
+                hint = did_you_mean(name, known)
                 raise ConfigError(f"Option {name!r} is unknown.{hint} Known: {', '.join(sorted(known))}.")
         return cls(**options)
 
