@@ -58,6 +58,12 @@ def resolve(config: EngineConfig) -> Resolution:
     """Make every choice that needs no tensors. Raises `ConfigError`, `PluginError` or `CheckpointError`."""
     platform = current_platform(config.device)
     platform.check_and_update_config(config)
+    if config.cpu_threads is not None and platform.device_type != "cpu":
+        raise ConfigError(
+            f"cpu_threads={config.cpu_threads!r} does not work on platform {platform.name!r}, which computes on "
+            f"{platform.device_type!r}. Only platforms that compute on the CPU have threads to count: leave the option "
+            "out, or choose device='cpu'."
+        )
     checkpoint, format_choice = open_checkpoint(config)
     hf = _text_config(checkpoint.config())
     model_class, architecture = ModelRegistry.resolve_model_cls(_architectures(config, hf))
