@@ -16,8 +16,8 @@ WRITTEN = """
 [[package]]
 name = "tqdm"
 version = "4.70.1"
-source = { registry = "https://mirror.example/simple" }
-sdist = { url = "https://files.example/packages/0b/7d/tqdm-4.70.1.tar.gz", hash = "sha256:00" }
+source = { registry = "https://mirror.example/index" }
+sdist = { url = "https://files.example/0b/7d/tqdm-4.70.1.tar.gz", hash = "sha256:00" }
 wheels = [{ path = "/home/somebody/wheels/tqdm-4.70.1-py3-none-any.whl" }]
 
 [[package]]
@@ -41,8 +41,8 @@ def test_every_place_becomes_neutral_and_nothing_else_changes():
 @pytest.mark.parametrize(
     "place",
     [
-        "https://mirror.example/simple",
-        "https://files.example/packages/0b/7d/tqdm-4.70.1.tar.gz",
+        "https://mirror.example/index",
+        "https://files.example/0b/7d/tqdm-4.70.1.tar.gz",
         '"/home/somebody/wheels"',
     ],
 )

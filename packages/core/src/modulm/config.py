@@ -3,17 +3,17 @@
 Choices with several candidates are made in `resolve.py`; nothing here opens a file or looks at a device.
 """
 
-import difflib
 import math
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from modulm.errors import CheckpointError, ConfigError
+from modulm.errors import CheckpointError, ConfigError, did_you_mean
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 _ALIASES = {"float": "float32", "half": "float16", "fp16": "float16", "bf16": "bfloat16", "fp32": "float32"}
+_MOST_THREADS = 1024
 
 
 @dataclass(kw_only=True)
@@ -31,6 +31,7 @@ class EngineConfig:
         block_size: Tokens per KV block.
         enforce_eager: Never run the model as a recorded program in native code.
         attention_backend, quantization, load_format: A name, or "auto"/None for automatic choice.
+        cpu_threads: Threads that compute on the CPU, in the whole process; None: as many as torch and kernels choose.
         logits_processors: Classes or "module:Class" strings, after those of plugins.
         num_kv_blocks: Fixes the number of KV blocks (tests); overrides both memory options.
     """
@@ -59,6 +60,7 @@ class EngineConfig:
     attention_backend: str = "auto"
     kernels: str = "auto"
     device: str = "auto"
+    cpu_threads: int | None = None
     executor: str = "inprocess"
     logits_processors: list[Any] = field(default_factory=list)
     chat_template: str | None = None
@@ -73,8 +75,7 @@ class EngineConfig:
         known = cls.__dataclass_fields__
         for name in options:
             if name not in known:
-                near = difflib.get_close_matches(name, known, n=1)
-                hint = f" Did you mean {near[0]!r}?" if near else ""
+                hint = did_you_mean(name, known)
                 raise ConfigError(f"Option {name!r} is unknown.{hint} Known: {', '.join(sorted(known))}.")
         return cls(**options)
 
@@ -117,6 +118,12 @@ class EngineConfig:
         for name in ("max_model_len", "kv_cache_memory_bytes", "num_kv_blocks"):
             if getattr(self, name) is not None:
                 _whole(name, getattr(self, name), 1)
+        threads = self.cpu_threads
+        if threads is not None and not (_is_whole(threads) and 1 <= threads <= _MOST_THREADS):
+            raise ConfigError(
+                f"cpu_threads={threads!r} is refused: it must be a whole number from 1 to {_MOST_THREADS}. Leave it "
+                "out to run as many threads as torch and the kernels choose."
+            )
         _whole("max_logprobs", self.max_logprobs, -1)
         _whole("seed", self.seed, -math.inf)
         share = self.gpu_memory_utilization

@@ -70,5 +70,5 @@ def launch(config: EngineConfig, progress: Progress | None = None) -> Launched:
         logits_processors=processors,
     )
     seconds = time.perf_counter() - started
-    _log.info("%s is ready after %.1f s: %s", config.model, seconds, "; ".join(map(str, resolution.choices)))
+    _log.info("%s (%s) is ready after %.1f s.", config.model, resolution.model_class.__name__, seconds)
     return Launched(frontend=frontend, resolution=resolution, worker=worker, seconds=seconds)

@@ -22,6 +22,7 @@ from modulm.log import logger
 from modulm.plugins.choose import Choice, choose
 from modulm.plugins.models import ModelRegistry
 from modulm.plugins.platforms import current_platform
+from modulm.plugins.records import is_strict
 from modulm.plugins.registry import registry
 
 _log = logger("resolve")
@@ -57,6 +58,12 @@ def resolve(config: EngineConfig) -> Resolution:
     """Make every choice that needs no tensors. Raises `ConfigError`, `PluginError` or `CheckpointError`."""
     platform = current_platform(config.device)
     platform.check_and_update_config(config)
+    if config.cpu_threads is not None and platform.device_type != "cpu":
+        raise ConfigError(
+            f"cpu_threads={config.cpu_threads!r} does not work on platform {platform.name!r}, which computes on "
+            f"{platform.device_type!r}. Only platforms that compute on the CPU have threads to count: leave the option "
+            "out, or choose device='cpu'."
+        )
     checkpoint, format_choice = open_checkpoint(config)
     hf = _text_config(checkpoint.config())
     model_class, architecture = ModelRegistry.resolve_model_cls(_architectures(config, hf))
@@ -208,9 +215,7 @@ def _kernels(config: EngineConfig, platform: Platform) -> list[KernelProvider]:
 
 
 def _skip_broken(family: str, name: str, error: Exception) -> None:
-    import os
-
-    if name == "torch" or os.environ.get("MODULM_STRICT_PLUGINS") == "1":
+    if name == "torch" or is_strict():
         raise error
     _log.warning("%s %r is installed but broken, so it is not used: %s", family, name, error)
 

@@ -4,6 +4,7 @@
 """
 
 import io
+import json
 import os
 import pty
 import signal
@@ -91,6 +92,13 @@ def test_what_cannot_be_done_is_one_line_and_a_status(here, name, args, message)
 def test_parameters_are_judged_before_the_model_is_loaded(capsys):
     assert main(["generate", "--model=/no/such", "--prompt=x", "--top-p=2"]) == 2
     assert "top_p=2.0 is refused" in capsys.readouterr().err
+
+
+def test_threads_are_an_option(here):
+    status, output, _ = here("config", "--json", "--cpu-threads=3")
+    assert status == 0 and json.loads(output)["config"]["cpu_threads"] == 3
+    status, _, error = here("config", "--cpu-threads=0")
+    assert status == 2 and "cpu_threads=0 is refused" in error
 
 
 def test_several_completions_come_one_after_the_other(here, texts):

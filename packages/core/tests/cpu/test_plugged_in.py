@@ -132,6 +132,44 @@ def test_a_kernel_provider_is_asked_before_the_reference(tiny_llm):
     assert any("counting" in name for name in llm.explain()["worker"]["weights by kernel"])
 
 
+class ThreadedKernels(TorchKernels):
+    """Core's reference, which remembers what it was told, in order."""
+
+    name = "threaded"
+    told = []
+
+    def configure(self, *, num_threads):
+        self.told.append(num_threads)
+
+    def supports(self, op, weight, device_type):
+        self.told.append("supports")
+        return super().supports(op, weight, device_type)
+
+
+@pytest.mark.parametrize("num_threads", [2, None])
+def test_threads_are_counted_before_anything_is_packed(tiny_llm, monkeypatch, num_threads):
+    before = torch.get_num_threads()
+    monkeypatch.setattr(ThreadedKernels, "told", [])
+    registry("modulm.kernels").register("threaded", ThreadedKernels)
+    try:
+        torch.set_num_threads(3)
+        tiny_llm(cpu_threads=num_threads)
+        assert torch.get_num_threads() == (num_threads or 3)
+        assert ThreadedKernels.told[:2] == [num_threads, "supports"]
+        assert ThreadedKernels.told.count(num_threads) == 1
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_a_kernel_provider_that_is_broken(tiny_llm, monkeypatch):
+    registry("modulm.kernels").register("broken", "no_such_module:Kernels")
+    monkeypatch.setenv("MODULM_STRICT_PLUGINS", "0")
+    assert len(tokens(tiny_llm())) == 10  # merely installed: passed over
+    monkeypatch.setenv("MODULM_STRICT_PLUGINS", "true")
+    with pytest.raises(Broken, match="no_such_module"):
+        tiny_llm()
+
+
 class RoundedInt8(QuantizationScheme):
     """Quantises linear layers of any checkpoint to int8 per channel while loading."""
 

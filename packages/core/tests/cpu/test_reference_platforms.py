@@ -7,7 +7,7 @@ import pytest
 
 from modulm.reference import platform_cuda
 from modulm.reference.host_memory import available_bytes, total_bytes
-from modulm.reference.platform_cpu import CPUPlatform, cpu_flags, is_fast_in, probe
+from modulm.reference.platform_cpu import CPUPlatform, cpu_flags, cpuinfo, is_fast_in, probe
 
 MEMINFO = "MemTotal:       1000 kB\nMemFree:         100 kB\nMemAvailable:    800 kB\n"
 KIB = 1024
@@ -93,8 +93,9 @@ def test_sixteen_bits_only_where_they_are_fast(dtype, machine, flags, fast):
 def test_flags_are_read_from_cpuinfo(tmp_path):
     file = tmp_path / "cpuinfo"
     file.write_text("processor\t: 0\nmodel name\t: Some CPU\nflags\t\t: fpu avx2 amx_bf16\n\nflags\t\t: other\n")
-    assert cpu_flags(file) == {"fpu", "avx2", "amx_bf16"}
-    assert cpu_flags(tmp_path / "missing") == set()
+    assert cpu_flags(file) == ["fpu", "avx2", "amx_bf16"]
+    assert cpuinfo("model name", file=file) == "Some CPU" and cpuinfo("model", file=file) == ""
+    assert cpu_flags(tmp_path / "missing") == []
 
 
 def test_float32_stays_and_unknown_dtypes_become_it():

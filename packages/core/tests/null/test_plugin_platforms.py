@@ -2,9 +2,11 @@ import sys
 
 import pytest
 
-from modulm.errors import Broken, Incompatible, UnknownName, Unsupported
+from modulm.config import EngineConfig
+from modulm.errors import Broken, ConfigError, Incompatible, UnknownName, Unsupported
 from modulm.plugins import builtin, discovery
 from modulm.plugins.platforms import current_platform
+from modulm.resolve import resolve
 
 PLATFORM = "vllm.platform_plugins"
 TEXT = """
@@ -160,3 +162,9 @@ def test_the_list_filters_platforms(built_in, monkeypatch):
     built_in.install("dist-npu", {PLATFORM: {"my_npu": "npu_i:here"}}, npu_i=text())
     monkeypatch.setenv("VLLM_PLUGINS", "")
     assert current_platform().name == "cpu" and "npu_i" not in sys.modules
+
+
+def test_counting_threads_of_another_device_is_refused(built_in):
+    built_in.install("modulm-npu", {PLATFORM: {"npu": "npu_plugin:here"}}, npu_plugin=text())
+    with pytest.raises(ConfigError, match="cpu_threads=2 does not work on platform 'npu'.*leave the option out"):
+        resolve(EngineConfig.make(model="no/such", device="npu", cpu_threads=2))

@@ -9,8 +9,8 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from modulm.cli.options import add_engine_options, engine_config
-from modulm.cli.summary import LoadProgress, peak_memory_bytes
-from modulm.errors import ConfigError, EngineError
+from modulm.cli.summary import load_llm, peak_memory_bytes, raise_if_failed
+from modulm.errors import ConfigError
 
 if TYPE_CHECKING:
     from modulm.llm import LLM
@@ -44,10 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Load once, warm up once, time `--num-iters` runs, print medians."""
-    from modulm.llm import LLM
-
-    with LoadProgress() as progress:
-        llm = LLM.from_config(engine_config(args), progress=progress.update)
+    llm = load_llm(engine_config(args))
     _check_lengths(llm, args)
     num_seqs = args.batch_size if args.mode == "latency" else args.num_prompts
     _time(llm, num_seqs, args.input_len, 2)
@@ -93,8 +90,7 @@ def _time(llm: "LLM", num_seqs: int, input_len: int, output_len: int) -> float:
     outputs = llm.generate(prompts, params)
     seconds = time.perf_counter() - started
     for output in outputs:
-        if output.error is not None:
-            raise EngineError(output.error)
+        raise_if_failed(output)
     return seconds
 
 

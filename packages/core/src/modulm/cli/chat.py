@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from modulm.cli.options import add_engine_options, add_sampling_options, checked_sampling_options, engine_config
 from modulm.cli.streams import not_utf8, utf8
-from modulm.cli.summary import LoadProgress
+from modulm.cli.summary import load_llm, raise_if_failed
 from modulm.errors import ConfigError, EngineError, RequestError
 
 if TYPE_CHECKING:
@@ -28,13 +28,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Read turns from stdin until its end."""
-    from modulm.llm import LLM
-
     options = checked_sampling_options(args)
     if options.get("n", 1) > 1:
         raise ConfigError(f"--n {options['n']} is refused: a conversation goes on from one answer. Leave --n out.")
-    with LoadProgress() as progress:
-        llm = LLM.from_config(engine_config(args), progress=progress.update)
+    llm = load_llm(engine_config(args))
     params = llm.get_default_sampling_params().clone(**{"max_tokens": None, **options})
     opening = [{"role": "system", "content": args.system}] if args.system else []
     history = list(opening)
@@ -62,8 +59,7 @@ def _turn(llm: "LLM", history: list[dict[str, str]], line: str, params: "Samplin
     answer = ""
     try:
         for output in llm.stream_chat(messages, params):
-            if output.error is not None:
-                raise EngineError(output.error)
+            raise_if_failed(output)
             answer += output.outputs[0].text
             sys.stdout.write(output.outputs[0].text)
             sys.stdout.flush()

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from modulm.cli.options import add_engine_options, engine_config
-from modulm.cli.summary import LoadProgress
+from modulm.cli.summary import load_llm
 
 HELP = "show the resolved configuration; --explain says why each part was chosen"
 
@@ -23,10 +23,7 @@ def run(args: argparse.Namespace) -> int:
     config = engine_config(args)
     report: dict[str, Any] = {"config": dataclasses.asdict(config)}
     if args.explain:
-        from modulm.llm import LLM
-
-        with LoadProgress() as progress:
-            llm = LLM.from_config(config, progress=progress.update)
+        llm = load_llm(config)
         report |= llm.explain()
         llm.shutdown()
     if args.json:

@@ -7,9 +7,12 @@ import platform
 from importlib.metadata import PackageNotFoundError, distributions, version
 from typing import Any
 
+from modulm.reference.platform_cpu import cpu_flags, cpuinfo
+
 HELP = "show versions, machine and settings for a bug report"
 
 _LIBRARIES = ("torch", "numpy", "tokenizers", "safetensors", "huggingface-hub", "jinja2", "msgspec", "gguf")
+_INSTRUCTION_SETS = ("avx", "fma", "f16c", "amx", "asimd", "sve")
 _PREFIXES = ("VLLM_", "MODULM_", "HF_HUB_", "OMP_", "CUDA_")
 _SECRET = ("KEY", "TOKEN", "SECRET", "PASSWORD")
 
@@ -41,9 +44,9 @@ def collect() -> dict[str, dict[str, Any]]:
         "machine": {
             "python": platform.python_version(),
             "system": platform.platform(),
-            "cpu": _cpu_name(),
+            "cpu": cpuinfo("model name") or platform.processor() or platform.machine(),
             "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
-            "instruction sets": " ".join(_instruction_sets()),
+            "instruction sets": " ".join(name for name in cpu_flags() if name.startswith(_INSTRUCTION_SETS)),
         },
         "settings": {
             name: _shown(name, value) for name, value in sorted(os.environ.items()) if name.startswith(_PREFIXES)
@@ -60,20 +63,3 @@ def _version(name: str) -> str:
 
 def _shown(name: str, value: str) -> str:
     return "(hidden)" if any(word in name for word in _SECRET) else value
-
-
-def _cpuinfo(key: str) -> str:
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as lines:
-            return next((line.partition(":")[2].strip() for line in lines if line.startswith(key)), "")
-    except OSError:
-        return ""
-
-
-def _cpu_name() -> str:
-    return _cpuinfo("model name") or platform.processor() or platform.machine()
-
-
-def _instruction_sets() -> list[str]:
-    flags = (_cpuinfo("flags") or _cpuinfo("Features")).split()
-    return [name for name in flags if name.startswith(("avx", "fma", "f16c", "amx", "asimd", "sve"))]

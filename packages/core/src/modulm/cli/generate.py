@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from modulm.cli.options import add_engine_options, add_sampling_options, checked_sampling_options, engine_config
 from modulm.cli.streams import read_stdin, utf8
-from modulm.cli.summary import LoadProgress, summary_line
-from modulm.errors import ConfigError, EngineError
+from modulm.cli.summary import load_llm, raise_if_failed, summary_line
+from modulm.errors import ConfigError
 
 if TYPE_CHECKING:
     from modulm.outputs import RequestOutput
@@ -31,15 +31,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Load the model, stream each prompt's completions, report."""
-    from modulm.llm import LLM
-
     if args.system and not args.chat:
         raise ConfigError("--system is refused without --chat: only chat templates know a system message. Add --chat.")
     options = {"max_tokens": max(256, args.min_tokens or 0), **checked_sampling_options(args)}
     prompts = args.prompt or [read_stdin()]
-    config = engine_config(args)
-    with LoadProgress() as progress:
-        llm = LLM.from_config(config, progress=progress.update)
+    llm = load_llm(engine_config(args))
     params = llm.get_default_sampling_params().clone(**options)
     num_tokens, seconds = 0, 0.0
     for prompt in prompts:
@@ -61,8 +57,7 @@ def _write(stream: "Iterable[RequestOutput]", n: int) -> int:
     num_tokens = 0
     later = [""] * n
     for output in stream:
-        if output.error is not None:
-            raise EngineError(output.error)
+        raise_if_failed(output)
         for completion in output.outputs:
             num_tokens += len(completion.token_ids)
             if completion.index:

@@ -1,12 +1,16 @@
-"""What commands tell the user beside the answer: loading progress on a terminal, and one line at the end."""
+"""What commands tell the user beside the answer: loading progress on a terminal, a failure, one line at the end."""
 
 import resource
 import sys
 import time
 from typing import TYPE_CHECKING, Any
 
+from modulm.errors import EngineError
+
 if TYPE_CHECKING:
+    from modulm.config import EngineConfig
     from modulm.llm import LLM
+    from modulm.outputs import RequestOutput
 
 _BAR_WIDTH = 24
 _REDRAW_S = 0.1
@@ -37,6 +41,20 @@ class LoadProgress:
         if self._shown:
             sys.stderr.write("\r\x1b[K")
             sys.stderr.flush()
+
+
+def load_llm(config: "EngineConfig") -> "LLM":
+    """Build the engine, with a `LoadProgress` meanwhile."""
+    from modulm.llm import LLM
+
+    with LoadProgress() as progress:
+        return LLM.from_config(config, progress=progress.update)
+
+
+def raise_if_failed(output: "RequestOutput") -> None:
+    """Raise `EngineError` with what the engine says where it refused or failed the request."""
+    if output.error is not None:
+        raise EngineError(output.error)
 
 
 def summary_line(llm: "LLM", num_tokens: int, seconds: float) -> str:

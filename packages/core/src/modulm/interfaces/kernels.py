@@ -56,6 +56,13 @@ class KernelProvider(ABC):
 
     name: ClassVar[str]
 
+    def configure(self, *, num_threads: int | None) -> None:
+        """Take note of how many CPU threads may compute at once; None: as many as the provider thinks best.
+
+        Called once, before the first `supports`. The default does nothing: right for kernels that run in torch's
+        threads or on another device.
+        """
+
     @abstractmethod
     def supports(self, op: str, weight: Weight, device_type: str) -> Support:
         """Say whether this provider serves `op` ("linear" or "embedding") for such a weight on such a device."""

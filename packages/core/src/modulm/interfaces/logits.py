@@ -8,12 +8,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from modulm.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
     import torch
+
+State = TypeVar("State")
 
 
 class MoveDirectionality(Enum):
@@ -62,6 +64,30 @@ class LogitsProcessor(ABC):
         """Take note of the new batch; None when its composition did not change."""
 
 
+def follow_rows(
+    by_row: dict[int, State],
+    update: BatchUpdate,
+    new: Callable[[SamplingParams, list[int] | None, list[int]], State | None],
+) -> None:
+    """Bring `by_row`, what a processor keeps for some of the rows, up to date: removed, added, then moved rows.
+
+    `new` gets parameters, prompt ids and output ids of an added request, and returns what to keep for it, or None.
+    """
+    for row in update.removed:
+        by_row.pop(row, None)
+    for row, params, prompt_ids, output_ids in update.added:
+        by_row.pop(row, None)
+        state = new(params, prompt_ids, output_ids)
+        if state is not None:
+            by_row[row] = state
+    for source, target, direction in update.moved:
+        moved, replaced = by_row.pop(source, None), by_row.pop(target, None)
+        if moved is not None:
+            by_row[target] = moved
+        if direction is MoveDirectionality.SWAP and replaced is not None:
+            by_row[source] = replaced
+
+
 RequestLogitsProcessor = Callable[..., "torch.Tensor"]
 """(output ids, row logits) -> row logits, or (prompt ids, output ids, row logits) -> row logits."""
 
@@ -78,21 +104,14 @@ class AdapterLogitsProcessor(LogitsProcessor):
 
     def update_state(self, batch_update: BatchUpdate | None) -> None:
         """Follow removed, added and moved rows."""
-        if batch_update is None:
-            return
-        for row in batch_update.removed:
-            self._by_row.pop(row, None)
-        for row, params, prompt_ids, output_ids in batch_update.added:
-            self._by_row.pop(row, None)
-            processor = self.new_req_logits_processor(params)
-            if processor is not None:
-                self._by_row[row] = _bind(processor, prompt_ids, output_ids)
-        for source, target, direction in batch_update.moved:
-            moved, replaced = self._by_row.pop(source, None), self._by_row.pop(target, None)
-            if moved is not None:
-                self._by_row[target] = moved
-            if direction is MoveDirectionality.SWAP and replaced is not None:
-                self._by_row[source] = replaced
+        if batch_update is not None:
+            follow_rows(self._by_row, batch_update, self._bound)
+
+    def _bound(
+        self, params: SamplingParams, prompt_ids: list[int] | None, output_ids: list[int]
+    ) -> Callable[["torch.Tensor"], "torch.Tensor"] | None:
+        processor = self.new_req_logits_processor(params)
+        return None if processor is None else _bind(processor, prompt_ids, output_ids)
 
     def apply(self, logits: "torch.Tensor") -> "torch.Tensor":
         """Apply each row's callable to its row."""

@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 import torch
 
-from modulm.interfaces.logits import AdapterLogitsProcessor, BatchUpdate, LogitsProcessor, MoveDirectionality
+from modulm.interfaces.logits import AdapterLogitsProcessor, BatchUpdate, LogitsProcessor, follow_rows
 from modulm.sampling_params import SamplingParams
 
 State = TypeVar("State")
@@ -27,7 +27,7 @@ class _ByRow(LogitsProcessor, Generic[State]):
         self._changed = False
 
     @abstractmethod
-    def _state(self, row: int, params: SamplingParams, output_ids: list[int]) -> State | None:
+    def _state(self, params: SamplingParams, output_ids: list[int]) -> State | None:
         """Return a new row's state, or None when it wants nothing."""
 
     @property
@@ -40,19 +40,7 @@ class _ByRow(LogitsProcessor, Generic[State]):
         if batch_update is None:
             return
         self._changed = True
-        for row in batch_update.removed:
-            self._by_row.pop(row, None)
-        for row, params, _, output_ids in batch_update.added:
-            state = self._state(row, params, output_ids)
-            self._by_row.pop(row, None)
-            if state is not None:
-                self._by_row[row] = state
-        for source, target, direction in batch_update.moved:
-            moved, replaced = self._by_row.pop(source, None), self._by_row.pop(target, None)
-            if moved is not None:
-                self._by_row[target] = moved
-            if direction is MoveDirectionality.SWAP and replaced is not None:
-                self._by_row[source] = replaced
+        follow_rows(self._by_row, batch_update, lambda params, _, output_ids: self._state(params, output_ids))
 
 
 def _places(ids_by_row: dict[int, Sequence[int]], vocab_size: int, device: torch.device) -> tuple[torch.Tensor, ...]:
@@ -79,7 +67,7 @@ class MinTokens(_ByRow[tuple[int, list[int]]]):
         """See `LogitsProcessor`."""
         return False
 
-    def _state(self, row: int, params: SamplingParams, output_ids: list[int]) -> tuple[int, list[int]] | None:
+    def _state(self, params: SamplingParams, output_ids: list[int]) -> tuple[int, list[int]] | None:
         return (params.min_tokens, output_ids) if len(output_ids) < params.min_tokens else None
 
     def apply(self, logits: torch.Tensor) -> torch.Tensor:
@@ -106,7 +94,7 @@ class LogitBias(_ByRow[dict[int, float]]):
         """See `LogitsProcessor`."""
         return False
 
-    def _state(self, row: int, params: SamplingParams, output_ids: list[int]) -> dict[int, float] | None:
+    def _state(self, params: SamplingParams, output_ids: list[int]) -> dict[int, float] | None:
         return params.logit_bias or None
 
     def apply(self, logits: torch.Tensor) -> torch.Tensor:
@@ -129,7 +117,7 @@ class MinP(_ByRow[float]):
         """See `LogitsProcessor`."""
         return True
 
-    def _state(self, row: int, params: SamplingParams, output_ids: list[int]) -> float | None:
+    def _state(self, params: SamplingParams, output_ids: list[int]) -> float | None:
         return math.log(params.min_p) if params.min_p > 0 else None
 
     def apply(self, logits: torch.Tensor) -> torch.Tensor:

@@ -65,6 +65,10 @@ class Worker:
         from modulm.worker.program import EagerProgram, Program, recorded
         from modulm.worker.sampler import Sampler
 
+        if config.cpu_threads is not None:
+            torch.set_num_threads(config.cpu_threads)
+        for provider in kernels:
+            provider.configure(num_threads=config.cpu_threads)
         device, block_size = platform.device(), config.block_size
         max_model_len = model_config.max_model_len
         dtype = getattr(torch, model_config.dtype)
