@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from msgspec.structs import replace
-
 from modulm.interfaces.program import (
     Activation,
     Attention,
@@ -60,11 +58,13 @@ def fused(values: Sequence[Value], section: Section) -> Fused:
                 inputs = (query, key, op.inputs[2], cos, sin)
                 joined |= {id(maker): None, id(op): RotatedAttention(inputs=inputs, outputs=op.outputs, layer=op.layer)}
         elif isinstance(op, GatedActivation) and isinstance(maker, Linear) and readers[op.inputs[0]] == 1:
-            both = {"weight": maker.weight, "bias": maker.bias, "function": op.function}
-            joined |= {id(maker): None, id(op): GatedLinear(inputs=maker.inputs, outputs=op.outputs, **both)}
+            gated = GatedLinear(
+                inputs=maker.inputs, outputs=op.outputs, weight=maker.weight, bias=maker.bias, function=op.function
+            )
+            joined |= {id(maker): None, id(op): gated}
     ops = tuple(new for op in section.ops if (new := joined.get(id(op), op)) is not None)
-    inputs = tuple(index for index in section.inputs.values() if values[index].dtype != "int64")
-    return Fused(inputs=inputs, ops=ops, output=section.output)
+    placed = tuple(index for index in section.inputs.values() if values[index].dtype != "int64")
+    return Fused(inputs=placed, ops=ops, output=section.output)
 
 
 def with_whole_tables(values: Sequence[Value], section: Section) -> list[Value]:
@@ -73,5 +73,5 @@ def with_whole_tables(values: Sequence[Value], section: Section) -> list[Value]:
     for op in section.ops:
         if isinstance(op, RotaryTables):
             for index in op.outputs:
-                wide[index] = replace(values[index], shape=(2 * values[index].shape[0],))
+                wide[index] = Value((2 * values[index].shape[0],), values[index].dtype)
     return wide

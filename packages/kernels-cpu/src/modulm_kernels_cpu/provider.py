@@ -22,6 +22,7 @@ from modulm.interfaces.quantization import (
 )
 from modulm.interfaces.support import Accepted, Rejected, Support
 from modulm_kernels_cpu import isa
+from modulm_kernels_cpu.library import native
 
 if TYPE_CHECKING:
     import torch
@@ -66,6 +67,11 @@ class CPUKernels(KernelProvider):
             return Rejected(f"{type(weight).__name__} has no kernel here")
         answer: Support = _module(name).supports(weight)
         return Accepted(f"{self._isa}, {precision()}: {answer.note}") if isinstance(answer, Accepted) else answer
+
+    def configure(self, *, num_threads: int | None) -> None:
+        """See base class; None leaves as many threads as cores are allowed."""
+        if num_threads is not None:
+            native().set_num_threads(num_threads)
 
     def program(self, graph: Graph, **parts: Any) -> "NativeProgram":
         """See base class."""
