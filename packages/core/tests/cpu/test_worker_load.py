@@ -19,7 +19,7 @@ from modulm.interfaces.quantization import (
 from modulm.interfaces.support import Accepted, Rejected
 from modulm.reference.dequantize import dequantize
 from modulm.reference.linear_torch import TorchKernels
-from modulm.worker.kv_tensors import allocate
+from modulm.worker.kv_memory import as_tensors, host_caches
 from modulm.worker.load import TensorSource, load_model
 from modulm.worker.weights import Parts, stacked
 
@@ -213,8 +213,9 @@ def test_plain_torch_modules_are_filled_by_name():
 
 def test_layers_of_one_buffer_share_memory_each_in_its_shape():
     shapes = {"a": (4, 2, 8), "b": (4, 16), "c": (4, 8)}
-    dtypes = {"a": torch.float32, "b": torch.float32, "c": torch.bfloat16}
-    caches = allocate([("a", "b"), ("c",)], shapes, dtypes, CPU)
+    dtypes = {"a": "float32", "b": "float32", "c": "bfloat16"}
+    caches = as_tensors(host_caches([("a", "b"), ("c",)], shapes, dtypes))
+    assert caches["c"].dtype == torch.bfloat16
     assert {name: tuple(t.shape) for name, t in caches.items()} == shapes
     assert all(t.data_ptr() % 64 == 0 and not t.any() for t in caches.values())
     caches["a"][2] = 7.0

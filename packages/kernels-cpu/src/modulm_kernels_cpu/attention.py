@@ -52,6 +52,11 @@ class CPUAttention(AttentionBackend):
         """See base class."""
         return (num_blocks, 2, num_kv_heads, block_size, head_size)
 
+    @classmethod
+    def preferred_kv_cache_dtype(cls, spec: AttentionSpec) -> str:
+        """16 bits: decoding reads the whole cache, and weights are rounded more coarsely than to 11 bits."""
+        return "float16" if spec.dtype == "float32" else spec.dtype
+
     def plan(self, layout: BatchLayout, device: "torch.device") -> "AttentionPlan":
         """See base class. Raises `ValueError` for a layout that contradicts itself."""
         from modulm_kernels_cpu._native import AttentionPlan

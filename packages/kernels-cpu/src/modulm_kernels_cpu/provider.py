@@ -49,6 +49,7 @@ class CPUKernels(KernelProvider):
     """Kernels of this package; core's reference takes what they refuse."""
 
     name: ClassVar[str] = "cpu"
+    runs_programs: ClassVar[bool] = True
 
     def __init__(self) -> None:
         self._isa = isa()

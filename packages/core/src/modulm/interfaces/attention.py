@@ -83,6 +83,11 @@ class AttentionBackend(ABC):
     def kv_cache_shape(cls, num_blocks: int, block_size: int, num_kv_heads: int, head_size: int) -> tuple[int, ...]:
         """Return the shape of one layer's cache tensor; its first dimension must be `num_blocks`."""
 
+    @classmethod
+    def preferred_kv_cache_dtype(cls, spec: AttentionSpec) -> str:
+        """Return the cache's dtype where the user leaves it open, for a spec that `supports` accepts."""
+        return spec.dtype
+
     @abstractmethod
     def plan(self, layout: BatchLayout, device: "torch.device") -> Any:
         """Prepare what all layers of a KV group share in this step (once per step and group)."""

@@ -8,7 +8,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
-from modulm.errors import Unsupported
 from modulm.interfaces.attention import AttentionBackend, BatchLayout
 from modulm.interfaces.program import Graph
 from modulm.interfaces.quantization import Weight
@@ -52,9 +51,10 @@ class StepProgram(Protocol):
 
 
 class KernelProvider(ABC):
-    """A family of kernels for one kind of device."""
+    """A family of kernels for one kind of device. `runs_programs` says whether `program` may be asked."""
 
     name: ClassVar[str]
+    runs_programs: ClassVar[bool] = False
 
     def configure(self, *, num_threads: int | None) -> None:
         """Take note of how many CPU threads may compute at once; None: as many as the provider thinks best.
@@ -81,7 +81,7 @@ class KernelProvider(ABC):
         groups: Mapping[str, int],
         backends: Mapping[str, AttentionBackend],
     ) -> StepProgram:
-        """Return what runs a recorded model. A provider that runs none leaves this as it is.
+        """Return what runs a recorded model.
 
         Args:
             graph: The model.
@@ -94,4 +94,4 @@ class KernelProvider(ABC):
         Raises:
             Unsupported: With the reason why not; the model then runs eagerly.
         """
-        raise Unsupported(f"Kernels {self.name!r} run no step programs.")
+        raise NotImplementedError

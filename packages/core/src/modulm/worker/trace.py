@@ -16,6 +16,8 @@ from modulm.interfaces.model import ForwardBatch
 from modulm.interfaces.program import Graph, Section, Value
 from modulm.nn.rotary import SEQUENCE_LENGTHS
 from modulm.nn.traced import Recorder, Traced
+from modulm.worker.recorded import Recorded
+from modulm.worker.weights import parts_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +27,14 @@ class Recording:
     graph: Graph
     weights: dict[str, PackedWeight]
     tensors: dict[str, torch.Tensor]
+
+    def to_host(self) -> Recorded:
+        """Return it without torch, for native code; its plain tensors become float32 arrays."""
+        return Recorded(
+            graph=self.graph,
+            weights={name: parts_of(packed) for name, packed in self.weights.items()},
+            tensors={name: tensor.float().numpy(force=True) for name, tensor in self.tensors.items()},
+        )
 
 
 def trace(model: nn.Module) -> Recording:

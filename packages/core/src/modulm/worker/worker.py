@@ -5,7 +5,7 @@ torch is imported when the first worker is built, not before.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from modulm.config import EngineConfig, ModelConfig
 from modulm.errors import ConfigError, EngineError, Unsupported
@@ -17,11 +17,17 @@ from modulm.interfaces.platform import Platform
 from modulm.interfaces.quantization import QuantizationScheme
 from modulm.log import logger
 from modulm.types import KVLayout, Plan, StepResult
+from modulm.worker.attention_layers import AttentionLayers
 from modulm.worker.batch import Batch
-from modulm.worker.groups import grouped
+from modulm.worker.groups import Grouping, grouped
 from modulm.worker.kv_budget import num_blocks
+from modulm.worker.kv_memory import as_tensors, device_caches, host_caches
 from modulm.worker.load import Progress, TensorSource, load_model
+from modulm.worker.recorded import run_natively
 from modulm.worker.runner import Runner
+
+if TYPE_CHECKING:
+    from modulm.worker.program import Program
 
 _log = logger("worker")
 
@@ -61,8 +67,7 @@ class Worker:
     ) -> None:
         import torch
 
-        from modulm.worker.attention_layers import AttentionLayers
-        from modulm.worker.program import EagerProgram, Program, recorded
+        from modulm.worker.program import attention_specs, bind_attention, depends_on_length
         from modulm.worker.sampler import Sampler
 
         if config.cpu_threads is not None:
@@ -74,27 +79,21 @@ class Worker:
         dtype = getattr(torch, model_config.dtype)
         source = TensorSource(checkpoint, scheme=scheme, kernels=kernels, device=device, dtype=dtype, progress=progress)
         model = load_model(model_class, model_config, source)
-        layers = AttentionLayers(model, kv_cache_dtype=config.kv_cache_dtype, device=device, attention=attention)
+        layers = AttentionLayers(
+            attention_specs(model),
+            kv_cache_dtype=config.kv_cache_dtype,
+            device_type=device.type,
+            attention=attention,
+        )
+        bind_attention(model, layers)
         grouping = grouped(layers.pages(block_size), max_model_len)
         count = num_blocks(
             config, grouping, max_model_len=max_model_len, platform=platform, weights_bytes=source.size_bytes
         )
         self._layout = KVLayout(block_size=block_size, num_blocks=count, groups=grouping.groups)
         batch = _batch(config, max_model_len, [group.sliding_window for group in grouping.groups])
-        caches = layers.caches(grouping, count, block_size)
-        eager = EagerProgram(model, kv_caches=caches, planners=layers.planners(grouping), device=device)
-        self.shares_prefixes = not eager.depends_on_length
-        program: Program = eager
-        if config.enforce_eager:
-            how = "eager, as enforce_eager says"
-        elif device.type != "cpu":
-            how = f"eager: programs are recorded for the CPU, not for {device.type!r}"
-        else:
-            groups = {name: i for i, group in enumerate(grouping.groups) for name in group.layer_names}
-            try:
-                program, how = recorded(model, kernels, kv_caches=caches, groups=groups, backends=layers.backends)
-            except Unsupported as error:
-                how = f"eager: {error}"
+        program, how = _program(model, layers, grouping, self._layout, device=device, kernels=kernels, config=config)
+        self.shares_prefixes = not depends_on_length(model)
         sampler = Sampler(config, batch, device, logits_processors)
         self._runner: Runner | None = Runner(batch, program, sampler, model_config.vocab_size)
         self._description = {
@@ -125,6 +124,41 @@ class Worker:
     def shutdown(self) -> None:
         """Let go of weights and cache; may be called twice."""
         self._runner = None
+
+
+def _program(
+    model: Any,
+    layers: AttentionLayers,
+    grouping: Grouping,
+    layout: KVLayout,
+    *,
+    device: Any,
+    kernels: list[KernelProvider],
+    config: EngineConfig,
+) -> "tuple[Program, str]":
+    """Return what runs the model, with its KV cache, and what to say of it."""
+    from modulm.worker.program import EagerProgram
+    from modulm.worker.trace import trace
+
+    dtypes = {name: spec.kv_cache_dtype for name, spec in layers.specs.items()}
+    memory = (grouping.buffers, layers.shapes(layout.num_blocks, layout.block_size), dtypes)
+    planners = layers.planners(grouping)
+    if device.type != "cpu":
+        eager = EagerProgram(model, kv_caches=device_caches(*memory, device), planners=planners, device=device)
+        return eager, f"eager: programs are recorded for the CPU, not for {device.type!r}"
+    caches = host_caches(*memory)
+    able = [provider for provider in kernels if provider.runs_programs]
+    if config.enforce_eager:
+        how = "eager, as enforce_eager says"
+    elif not able:
+        how = f"eager: none of the kernels {', '.join(provider.name for provider in kernels)} runs step programs"
+    else:
+        groups = {name: index for index, group in enumerate(grouping.groups) for name in group.layer_names}
+        try:
+            return run_natively(trace(model).to_host(), able, layers=layers, groups=groups, kv_caches=caches)
+        except Unsupported as error:
+            how = f"eager: {error}"
+    return EagerProgram(model, kv_caches=as_tensors(caches), planners=planners, device=device), how
 
 
 def _batch(config: EngineConfig, max_model_len: int, windows: list[int | None]) -> Batch:
