@@ -6,7 +6,7 @@ Knows which module serves which kind, and no layout. The environment variable MO
 
 import os
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from modulm.errors import ConfigError
 from modulm.interfaces.kernels import KernelProvider, PackedWeight
@@ -21,9 +21,6 @@ from modulm.interfaces.quantization import (
 )
 from modulm.interfaces.support import Accepted, Rejected, Support
 from modulm_kernels_cpu import isa
-
-if TYPE_CHECKING:
-    import torch
 
 _OPS = ("linear", "embedding")
 _PRECISIONS = ("exact", "fast")
@@ -64,7 +61,7 @@ class CPUKernels(KernelProvider):
         answer: Support = _module(name).supports(weight)
         return Accepted(f"{self._isa}, {precision()}: {answer.note}") if isinstance(answer, Accepted) else answer
 
-    def pack(self, weight: Weight, device: "torch.device", dtype: "torch.dtype") -> PackedWeight:
+    def pack(self, weight: Weight, device: str, dtype: str) -> PackedWeight:
         """See base class. Any of float32, float16 and bfloat16 may be multiplied by it, whatever `dtype` is."""
         name = _module_name(weight)
         assert name is not None, "supports() comes before pack()"

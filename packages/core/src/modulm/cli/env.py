@@ -9,7 +9,7 @@ from typing import Any
 
 HELP = "show versions, machine and settings for a bug report"
 
-_LIBRARIES = ("torch", "numpy", "tokenizers", "safetensors", "huggingface-hub", "jinja2", "msgspec", "gguf")
+_LIBRARIES = ("torch", "numpy", "tokenizers", "ml-dtypes", "huggingface-hub", "jinja2", "msgspec", "gguf")
 _PREFIXES = ("VLLM_", "MODULM_", "HF_HUB_", "OMP_", "CUDA_")
 _SECRET = ("KEY", "TOKEN", "SECRET", "PASSWORD")
 

@@ -59,16 +59,20 @@ class Worker:
         logits_processors: Sequence[type[LogitsProcessor]] = (),
         progress: Progress | None = None,
     ) -> None:
-        import torch
-
         from modulm.worker.attention_layers import AttentionLayers
         from modulm.worker.program import EagerProgram
         from modulm.worker.sampler import Sampler
 
         device, block_size = platform.device(), config.block_size
         max_model_len = model_config.max_model_len
-        dtype = getattr(torch, model_config.dtype)
-        source = TensorSource(checkpoint, scheme=scheme, kernels=kernels, device=device, dtype=dtype, progress=progress)
+        source = TensorSource(
+            checkpoint,
+            scheme=scheme,
+            kernels=kernels,
+            device=str(device),
+            dtype=model_config.dtype,
+            progress=progress,
+        )
         model = load_model(model_class, model_config, source)
         layers = AttentionLayers(model, kv_cache_dtype=config.kv_cache_dtype, device=device, attention=attention)
         grouping = grouped(layers.pages(block_size), max_model_len)
