@@ -197,20 +197,13 @@ def test_a_view_is_read_where_it_lies():
         assert torch.equal(packed.linear(x), packed.linear(x.clone(memory_format=torch.contiguous_format)))
 
 
-def odd(array):
-    """The same numbers at an odd address."""
-    room = np.empty(array.nbytes + 1, np.uint8)
-    room[1:] = array.reshape(-1).view(np.uint8)
-    return room[1:].view(array.dtype).reshape(array.shape)
-
-
 @pytest.mark.parametrize("dtype", KINDS, ids=str)
-def test_weights_are_read_where_they_lie_or_copied(dtype):
+def test_weights_are_read_where_they_lie_or_copied(dtype, at_odd_address):
     data = numbers((20, 48)).astype(dtype)
     locked = data.copy()
     locked.flags.writeable = False
     views = [data[:, 5:35], data.T, data[::3], data[:, ::2], data[::-1], data[:, ::-1], data[3:4], data[:, 7:8], locked]
-    views += [np.broadcast_to(data[0], (7, 48)), np.broadcast_to(data[:, :1], (20, 9)), odd(data)]
+    views += [np.broadcast_to(data[0], (7, 48)), np.broadcast_to(data[:, :1], (20, 9)), at_odd_address(data)]
     for view in views:
         weight = Dense(out_features=view.shape[0], in_features=view.shape[1], data=view)
         want = torch.from_numpy(np.array(view, np.float32, order="C"))
