@@ -16,6 +16,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import ml_dtypes
+import numpy as np
 import torch
 import torch.nn.functional as F
 
@@ -28,37 +30,40 @@ COLD_BYTES = 128 << 20
 ROUNDS = 5
 
 
-def dense(dtype: torch.dtype) -> Callable[[int, int], Weight]:
+WORK = np.random.default_rng()
+
+
+def dense(dtype: Any) -> Callable[[int, int], Weight]:
     """Return what makes a weight of plain numbers."""
     return lambda rows, inputs: Dense(
-        out_features=rows, in_features=inputs, data=torch.randn(rows, inputs, dtype=torch.float32).to(dtype)
+        out_features=rows, in_features=inputs, data=WORK.standard_normal((rows, inputs), np.float32).astype(dtype)
     )
 
 
 def float8(rows: int, inputs: int) -> Weight:
     """Return a weight of 8-bit floats in blocks of 128 x 128."""
-    data = torch.randn(rows, inputs).to(torch.float8_e4m3fn)
-    scales = torch.rand(-(-rows // 128), -(-inputs // 128))
+    data = WORK.standard_normal((rows, inputs), np.float32).astype(ml_dtypes.float8_e4m3fn)
+    scales = WORK.random((-(-rows // 128), -(-inputs // 128)), np.float32)
     return Float8(out_features=rows, in_features=inputs, data=data, scales=scales, block=(128, 128))
 
 
 def channels(rows: int, inputs: int) -> Weight:
     """Return a weight of signed bytes with one scale for each row."""
-    codes = torch.randint(-128, 128, (rows, inputs), dtype=torch.int8)
-    return ChannelInt8(out_features=rows, in_features=inputs, codes=codes, scales=torch.rand(rows))
+    codes = WORK.integers(-128, 128, (rows, inputs), np.int8)
+    return ChannelInt8(out_features=rows, in_features=inputs, codes=codes, scales=WORK.random(rows, np.float32))
 
 
-def grouped(bits: int, group_size: int, dtype: torch.dtype) -> Callable[[int, int], Weight]:
+def grouped(bits: int, group_size: int, dtype: Any) -> Callable[[int, int], Weight]:
     """Return what makes a weight as Q8_0, Q6_K or Q5_0 have it: no minimums but those of a zero in the middle."""
 
     def make(rows: int, inputs: int) -> Weight:
-        scales = torch.rand(rows, inputs // group_size).to(dtype)
+        scales = WORK.random((rows, inputs // group_size)).astype(dtype)
         return GroupedInt(
             out_features=rows,
             in_features=inputs,
             bits=bits,
             group_size=group_size,
-            codes=torch.randint(0, 1 << bits, (rows, inputs), dtype=torch.uint8),
+            codes=WORK.integers(0, 1 << bits, (rows, inputs), np.uint8),
             scales=scales,
             minimums=scales * -(1 << (bits - 1)),
         )
@@ -67,14 +72,14 @@ def grouped(bits: int, group_size: int, dtype: torch.dtype) -> Callable[[int, in
 
 
 TYPES: dict[str, tuple[Any, Callable[[int, int], Weight]]] = {
-    "fp32": (packed_dense, dense(torch.float32)),
-    "bf16": (packed_dense, dense(torch.bfloat16)),
-    "fp16": (packed_dense, dense(torch.float16)),
+    "fp32": (packed_dense, dense(np.float32)),
+    "bf16": (packed_dense, dense(ml_dtypes.bfloat16)),
+    "fp16": (packed_dense, dense(np.float16)),
     "fp8": (packed_dense, float8),
     "int8": (packed_int8, channels),
-    "q8_0": (packed_int8, grouped(8, 32, torch.float16)),
-    "q6_k": (packed_int8, grouped(6, 16, torch.float32)),
-    "q5_0": (packed_int8, grouped(5, 32, torch.float16)),
+    "q8_0": (packed_int8, grouped(8, 32, np.float16)),
+    "q6_k": (packed_int8, grouped(6, 16, np.float32)),
+    "q5_0": (packed_int8, grouped(5, 32, np.float16)),
 }
 
 

@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable
 
+import numpy as np
 import torch
 
 from modulm.interfaces.quantization import GroupedInt
@@ -28,15 +29,15 @@ COLD_BYTES = 128 << 20
 
 def weight(out_features: int, in_features: int) -> GroupedInt:
     """Return a random weight as Q4_1 has them: groups of 32, float16 scales and minimums."""
-    shape = (out_features, in_features // 32)
+    work, shape = np.random.default_rng(), (out_features, in_features // 32)
     return GroupedInt(
         out_features=out_features,
         in_features=in_features,
         bits=4,
         group_size=32,
-        codes=torch.randint(0, 256, (out_features, in_features // 2), dtype=torch.uint8),
-        scales=(torch.rand(shape) + 0.1).half(),
-        minimums=-torch.rand(shape).half(),
+        codes=work.integers(0, 256, (out_features, in_features // 2), np.uint8),
+        scales=(work.random(shape) + 0.1).astype(np.float16),
+        minimums=-work.random(shape).astype(np.float16),
     )
 
 

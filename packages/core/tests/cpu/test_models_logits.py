@@ -194,8 +194,13 @@ class Tensors:
             for module, size in zip(modules, out_features, strict=True)
         ]
         data = torch.cat(parts)
-        weight = Dense(out_features=len(data), in_features=in_features, data=data)
-        return TorchKernels().pack(weight, torch.device("cpu"), torch.float32)
+        weight = Dense(out_features=len(data), in_features=in_features, data=data.numpy())
+        return TorchKernels().pack(weight, "cpu", "float32")
+
+    def packed_slice(self, name, shape, index, *, op="linear"):
+        data = self.tensor(name, shape)[index]
+        weight = Dense(out_features=shape[1], in_features=shape[2], data=data.numpy())
+        return TorchKernels().pack(weight, "cpu", "float32")
 
 
 @dataclass

@@ -30,8 +30,8 @@ class Source:
         data = torch.cat(
             [self.tensor(f"{m}.weight", (n, in_features)) for m, n in zip(modules, out_features, strict=True)]
         )
-        weight = Dense(out_features=len(data), in_features=in_features, data=data)
-        return TorchKernels().pack(weight, torch.device("cpu"), torch.float32)
+        weight = Dense(out_features=len(data), in_features=in_features, data=data.numpy())
+        return TorchKernels().pack(weight, "cpu", "float32")
 
 
 @pytest.fixture

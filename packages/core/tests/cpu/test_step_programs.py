@@ -45,9 +45,9 @@ class RandomWeights:
         return torch.randn(shape, generator=self.generator).to(self.dtype)
 
     def packed(self, modules, out_features, in_features, *, op="linear"):
-        data = self.tensor("", (sum(out_features), in_features)) / in_features**0.5
-        weight = Dense(out_features=len(data), in_features=in_features, data=data)
-        return TorchKernels().pack(weight, torch.device("cpu"), self.dtype)
+        data = torch.randn(sum(out_features), in_features, generator=self.generator) / in_features**0.5
+        weight = Dense(out_features=len(data), in_features=in_features, data=data.numpy())
+        return TorchKernels().pack(weight, "cpu", str(self.dtype).removeprefix("torch."))
 
 
 def build(model_class=LlamaForCausalLM, dtype="float32", **changes):

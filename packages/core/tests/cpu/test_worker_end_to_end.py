@@ -36,7 +36,7 @@ class MemoryCheckpoint(Checkpoint):
     format, path = "memory", "memory"
 
     def __init__(self, tensors):
-        self.tensors = tensors
+        self.tensors = {name: tensor.numpy() for name, tensor in tensors.items()}
 
     @classmethod
     def matches(cls, path):
@@ -60,7 +60,7 @@ class MemoryCheckpoint(Checkpoint):
 
     def info(self, name):
         tensor = self.tensors[name]
-        return TensorInfo(shape=tuple(tensor.shape), dtype=str(tensor.dtype), size_bytes=tensor.nbytes)
+        return TensorInfo(shape=tensor.shape, dtype=tensor.dtype.name, size_bytes=tensor.nbytes)
 
     def tensor(self, name):
         return self.tensors[name]

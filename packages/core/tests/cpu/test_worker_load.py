@@ -1,7 +1,11 @@
 """Loading apart from real models: stacking of weights, choice of kernels, leftovers, the cache's memory."""
 
+import ml_dtypes
+import msgspec
+import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from modulm.config import ModelConfig
@@ -16,6 +20,7 @@ from modulm.interfaces.quantization import (
     GroupedInt,
     QuantizationScheme,
 )
+from modulm.interfaces.recipe import Recipe
 from modulm.interfaces.support import Accepted, Rejected
 from modulm.reference.dequantize import dequantize
 from modulm.reference.linear_torch import TorchKernels
@@ -42,12 +47,12 @@ class Tensors:
 
 
 def rand(*shape, seed=0):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+    return np.random.default_rng(seed).standard_normal(shape, np.float32)
 
 
 def make(kind, rows, seed, **changes):
     """Return a random weight of `rows` x 32."""
-    codes = torch.randint(0, 256, (rows, 16), generator=torch.Generator().manual_seed(seed)).to(torch.uint8)
+    codes = np.random.default_rng(seed).integers(0, 256, (rows, 16), dtype=np.uint8)
     shape = {"out_features": rows, "in_features": 32}
     if kind is Dense:
         return Dense(data=rand(rows, 32, seed=seed), **shape)
@@ -57,14 +62,16 @@ def make(kind, rows, seed, **changes):
         scales, minimums = rand(rows, groups, seed=seed), rand(rows, groups, seed=seed + 1)
         return GroupedInt(codes=codes, scales=scales, minimums=minimums, **values, **shape)
     if kind is ChannelInt8:
-        data = torch.cat([codes, codes], dim=1).view(torch.int8)
+        data = np.concatenate([codes, codes], axis=1).view(np.int8)
         return ChannelInt8(codes=data, scales=rand(rows, seed=seed), **shape)
     if kind is Float8:
         block = changes.get("block", (1, 32))
         scales = rand(rows // block[0], 32 // block[1], seed=seed)
-        return Float8(data=rand(rows, 32, seed=seed).to(torch.float8_e4m3fn), scales=scales, block=block, **shape)
+        return Float8(
+            data=rand(rows, 32, seed=seed).astype(ml_dtypes.float8_e4m3fn), scales=scales, block=block, **shape
+        )
     if kind is Codebook4:
-        book = changes.get("codebook", torch.arange(16.0))
+        book = changes.get("codebook", np.arange(16, dtype=np.float32))
         return Codebook4(codes=codes, scales=rand(rows, 4, seed=seed), group_size=8, codebook=book, **shape)
     return BlockFloat4(codes=codes, scales=rand(rows, 2, seed=seed), group_size=16, **shape)
 
@@ -85,7 +92,7 @@ def test_stacked_equals_its_parts(kind):
         [make(Dense, 4, 0), make(GroupedInt, 4, 0)],
         [make(GroupedInt, 4, 0), make(GroupedInt, 4, 0, bits=3)],
         [make(GroupedInt, 4, 0), make(GroupedInt, 4, 0, group_size=16)],
-        [make(Codebook4, 4, 0), make(Codebook4, 4, 0, codebook=torch.ones(16))],
+        [make(Codebook4, 4, 0), make(Codebook4, 4, 0, codebook=np.ones(16, np.float32))],
         [make(Float8, 4, 0, block=(4, 32)), make(Float8, 4, 1, block=(4, 32))],  # one scale for each whole tensor
         [make(Float8, 4, 0), make(Float8, 4, 0, block=(2, 16))],
     ],
@@ -96,10 +103,10 @@ def test_unlike_parts_stay_apart(parts):
 
 def test_encoded_parts_need_one_decoder():
     def decode(rows):
-        return rows.float()
+        return rows.astype(np.float32)
 
     def encoded(width, by):
-        data = torch.zeros(2, width, dtype=torch.uint8)
+        data = np.zeros((2, width), np.uint8)
         return Encoded(format="f", data=data, decode=by, out_features=2, in_features=32)
 
     assert stacked([encoded(9, decode), encoded(9, decode)]).out_features == 4
@@ -111,11 +118,11 @@ def test_parts_behave_as_one_weight():
     sizes, weights = [3, 1, 4], [rand(n, 8, seed=n) for n in (3, 1, 4)]
     kernel = TorchKernels()
     packed = [
-        kernel.pack(Dense(out_features=n, in_features=8, data=w), CPU, torch.float32)
+        kernel.pack(Dense(out_features=n, in_features=8, data=w), "cpu", "float32")
         for n, w in zip(sizes, weights, strict=True)
     ]
-    parts, whole = Parts(packed, sizes), torch.cat(weights)
-    x, index = rand(5, 8), torch.tensor([7, 0, 3, 3, 2, 4])
+    parts, whole = Parts(packed, sizes), torch.from_numpy(np.concatenate(weights))
+    x, index = torch.from_numpy(rand(5, 8)), torch.tensor([7, 0, 3, 3, 2, 4])
     assert torch.allclose(parts.linear(x), x @ whole.T, atol=1e-6)
     assert torch.equal(parts.rows(index, torch.float32), whole[index])
     assert parts.size_bytes == whole.nbytes
@@ -150,13 +157,13 @@ class Picky(TorchKernels):
         return Accepted() if isinstance(weight, ChannelInt8) else Rejected("only bytes")
 
 
-def source(checkpoint, kernels=None, scheme=None, dtype=torch.float32):
-    return TensorSource(checkpoint, scheme=scheme, kernels=kernels or [TorchKernels()], device=CPU, dtype=dtype)
+def source(checkpoint, kernels=None, scheme=None, dtype="float32"):
+    return TensorSource(checkpoint, scheme=scheme, kernels=kernels or [TorchKernels()], device="cpu", dtype=dtype)
 
 
 def test_first_kernel_that_accepts_packs_and_mixed_kinds_stay_apart():
-    codes = torch.ones(2, 8, dtype=torch.int8)
-    checkpoint = Tensors(a__codes=codes, a__scales=torch.full((2,), 3.0), b__weight=torch.full((4, 8), 2.0).half())
+    scales, halves = np.full(2, 3, np.float32), np.full((4, 8), 2, np.float16)
+    checkpoint = Tensors(a__codes=np.ones((2, 8), np.int8), a__scales=scales, b__weight=halves)
     loading = source(checkpoint, kernels=[Picky(), TorchKernels()], scheme=Half())
     packed = loading.packed(["a", "b"], [2, 4], 8)
     assert packed.linear(torch.ones(1, 8)).tolist() == [[24.0] * 2 + [16.0] * 4]
@@ -169,7 +176,7 @@ def test_first_kernel_that_accepts_packs_and_mixed_kinds_stay_apart():
 
 
 def test_no_kernel_says_who_was_asked_and_why():
-    loading = source(Tensors(b__weight=torch.ones(4, 8)), kernels=[Picky()])
+    loading = source(Tensors(b__weight=np.ones((4, 8), np.float32)), kernels=[Picky()])
     with pytest.raises(
         Unsupported, match=r"'b' \(Dense, 4 x 8\) has no kernel for 'linear' on 'cpu'.*picky: only bytes"
     ):
@@ -177,8 +184,8 @@ def test_no_kernel_says_who_was_asked_and_why():
 
 
 def test_a_bias_nobody_asks_for_is_left_over():
-    codes = torch.ones(2, 8, dtype=torch.int8)
-    checkpoint = Tensors(a__codes=codes, a__scales=torch.ones(2), a__bias=torch.ones(2))
+    ones = np.ones(2, np.float32)
+    checkpoint = Tensors(a__codes=np.ones((2, 8), np.int8), a__scales=ones, a__bias=ones)
     loading = source(checkpoint, scheme=Half())
     loading.packed(["a"], [2], 8)
     with pytest.raises(
@@ -186,6 +193,93 @@ def test_a_bias_nobody_asks_for_is_left_over():
     ):
         loading.check_all_used()
     loading.check_all_used([r"\.bias$"])
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_16_bit_weights_reach_kernels_as_stored_and_the_reference_widens_them(dtype):
+    wide = torch.from_numpy(rand(6, 8)).to(dtype)
+    stored = wide.view(torch.uint16).numpy().view(ml_dtypes.bfloat16 if dtype == torch.bfloat16 else np.float16)
+    seen = []
+
+    class Watching(TorchKernels):
+        def pack(self, weight, device, dtype):
+            seen.append(weight.data)
+            return super().pack(weight, device, dtype)
+
+    packed = source(Tensors(a__weight=stored), kernels=[Watching()]).packed(["a"], [6], 8)
+    assert seen[0].dtype == stored.dtype and np.shares_memory(seen[0], stored)
+    x = torch.from_numpy(rand(3, 8, seed=1))
+    assert torch.equal(packed.linear(x), F.linear(x, wide.float()))
+    assert packed.size_bytes == 6 * 8 * 4
+
+
+def test_other_floats_become_float32():
+    double, tiny = rand(6, 8).astype(float), rand(6, 8).astype(ml_dtypes.float8_e5m2)
+    loading = source(Tensors(a__weight=double, b__weight=tiny), dtype="bfloat16")
+    for name, array in (("a", double), ("b", tiny)):
+        packed = loading.packed([name], [6], 8)
+        want = torch.from_numpy(array.astype(np.float32)).bfloat16()
+        assert torch.equal(packed.rows(torch.arange(6), torch.bfloat16), want)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_plain_tensors_are_rounded_as_torch_rounds(dtype):
+    numbers = np.concatenate(
+        [rand(5000) * 10.0 ** rand(5000, seed=1), [1e30, -1e30, 65520, 1e-8, -0.0, np.inf, np.nan]]
+    )
+    stored = numbers.astype(np.float32)
+    stored.flags.writeable = False  # as on a mapped file
+    loading = source(Tensors(a=stored), dtype=dtype)
+    want = torch.from_numpy(stored.copy()).to(getattr(torch, dtype))
+    tensor = loading.tensor("a", stored.shape)
+    assert tensor.dtype == want.dtype
+    torch.testing.assert_close(tensor, want, rtol=0, atol=0, equal_nan=True)
+    assert loading.array("a", stored.shape).dtype.name == dtype
+    assert loading.size_bytes == 2 * want.nbytes
+    tensor.fill_(1)
+    assert stored[0] == numbers[0].astype(np.float32)
+
+
+def test_recipes_pack_the_same_again():
+    stack = rand(3, 6, 8, seed=5).astype(ml_dtypes.bfloat16)
+    tensors = {
+        "a__codes": np.ones((2, 8), np.int8),
+        "a__scales": rand(2),
+        "b__weight": rand(4, 8),
+        "c__weight": rand(5, 8),
+    }
+    checkpoint = Tensors(**tensors, stack=stack)
+    loading, later = source(checkpoint, scheme=Half()), source(checkpoint, scheme=Half())
+    packed = [
+        loading.packed(["a", "b"], [2, 4], 8),  # of two kinds, side by side
+        loading.packed(["b", "c"], [4, 5], 8),
+        loading.packed(["c"], [5], 8, op="embedding"),
+        *(loading.packed_slice("stack", (3, 6, 8), index) for index in range(3)),
+    ]
+    loading.check_all_used()
+    x = torch.from_numpy(rand(7, 8, seed=9))
+    for one in packed:
+        recipe = msgspec.json.decode(msgspec.json.encode(loading.recipe(one)), type=Recipe)
+        assert recipe == loading.recipe(one)
+        again = later.pack(recipe)
+        assert again is not one and later.recipe(again) == recipe
+        assert torch.equal(again.linear(x), one.linear(x))
+    later.check_all_used()
+    assert (later.size_bytes, later.choices) == (loading.size_bytes, loading.choices)
+    assert loading.recipe(later) is None
+    for index, one in enumerate(packed[3:]):
+        assert torch.equal(one.linear(x), F.linear(x, torch.from_numpy(stack[index].astype(np.float32))))
+
+
+def test_a_slice_that_does_not_fit():
+    loading = source(Tensors(stack=rand(3, 6, 8)))
+    with pytest.raises(CheckpointError, match=r"'stack'.*\[3, 6, 8\], but the model needs \[4, 6, 8\]"):
+        loading.packed_slice("stack", (4, 6, 8), 0)
+    with pytest.raises(CheckpointError, match=r"'stack'.*\[3, 6, 8\], but the model needs \[None, 6, 9\]"):
+        loading.pack(Recipe(("stack",), (6,), 9, "linear", slice=0))
+    for index in (-1, 3):
+        with pytest.raises(CheckpointError, match=f"'stack'.*no matrix {index} of 3"):
+            loading.pack(Recipe(("stack",), (6,), 8, "linear", slice=index))
 
 
 class OwnLinear(nn.Module):
@@ -200,12 +294,13 @@ class OwnLinear(nn.Module):
 
 
 def test_plain_torch_modules_are_filled_by_name():
-    tensors = {"inner__weight": rand(2, 3), "inner__bias": rand(2).double(), "table": rand(4), "extra__x": rand(1)}
-    loading = source(Tensors(**tensors), dtype=torch.bfloat16)
+    tensors = {"inner__weight": rand(2, 3), "inner__bias": rand(2).astype(float), "table": rand(4), "extra__x": rand(1)}
+    loading = source(Tensors(**tensors), dtype="bfloat16")
     model = load_model(OwnLinear, ModelConfig(name="m", hf={}, architectures=[]), loading)
     assert model.inner.weight.dtype == torch.bfloat16
-    assert torch.equal(model.inner.weight, tensors["inner__weight"].bfloat16())
-    assert torch.equal(model.table, tensors["table"].bfloat16())
+    assert torch.equal(model.inner.weight, torch.from_numpy(tensors["inner__weight"]).bfloat16())
+    assert torch.equal(model.inner.bias, torch.from_numpy(tensors["inner__bias"]).bfloat16())
+    assert torch.equal(model.table, torch.from_numpy(tensors["table"]).bfloat16())
     del tensors["table"]
     with pytest.raises(CheckpointError, match="'table' is missing"):
         load_model(OwnLinear, ModelConfig(name="m", hf={}, architectures=[]), source(Tensors(**tensors)))

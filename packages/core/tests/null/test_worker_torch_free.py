@@ -5,7 +5,19 @@ import sys
 
 import pytest
 
-MODULES = ["worker", "runner", "batch", "groups", "executors", "load", "kv_budget", "row", "randomness", "token_counts"]
+MODULES = [
+    "worker",
+    "runner",
+    "batch",
+    "groups",
+    "executors",
+    "load",
+    "weights",
+    "kv_budget",
+    "row",
+    "randomness",
+    "token_counts",
+]
 
 
 @pytest.mark.parametrize("module", MODULES)

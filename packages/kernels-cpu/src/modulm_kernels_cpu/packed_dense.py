@@ -1,17 +1,24 @@
 """Weights of plain numbers in panels: `Dense` and `Float8` in their own width, added up in float32.
 
 `PackedMatrix` checks what is asked of a native weight, for the other modules `packed_*` too. The layout and the
-arithmetic are in `native/linear_dense.hpp`. Knows nothing of when these kernels are asked: see `provider.py`.
+arithmetic are in `native/linear_dense.hpp`. Packing takes arrays and imports no torch. Knows nothing of when these
+kernels are asked: see `provider.py`.
 """
 
 from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol
 
+import numpy as np
+
 from modulm.interfaces.quantization import Dense, Float8, Weight
 from modulm.interfaces.support import Accepted, Rejected, Support
+from modulm_kernels_cpu.weight_arrays import FLOATS, plain, require
 
 if TYPE_CHECKING:
     import torch
+
+_ELEMENTS = {**FLOATS, "float8_e4m3fn": 3, "float8_e5m2": 4}
+"""Types of weights: `Element` in linear_dense.hpp."""
 
 
 class NativeWeight(Protocol):
@@ -78,47 +85,42 @@ class PackedMatrix:
 def supports(weight: Weight) -> Support:
     """Say whether `pack` serves this weight."""
     if isinstance(weight, Dense):
-        if weight.data.dtype in _element_numbers():
+        if weight.data.dtype.name in FLOATS:
             return Accepted("panels of plain numbers, float32 sums")
         return Rejected(f"plain numbers of {weight.data.dtype} have no kernel")
     if isinstance(weight, Float8):
-        if weight.data.dtype in _element_numbers() and weight.data.itemsize == 1:
+        if weight.data.dtype.name in _ELEMENTS and weight.data.itemsize == 1:
             return Accepted("panels of 8-bit floats, float32 sums")
         return Rejected(f"8-bit floats of {weight.data.dtype} have no kernel")
     return Rejected(f"{type(weight).__name__} is not a kind of plain numbers")
 
 
 def pack(weight: Weight) -> PackedMatrix:
-    """Copy a `Dense` or `Float8` weight on the CPU into panels; its tensors are no longer needed then."""
+    """Copy a `Dense` or `Float8` weight into panels; its arrays are no longer needed then."""
     from modulm_kernels_cpu import _native
 
     if not isinstance(weight, Dense | Float8):
         raise TypeError(f"{type(weight).__name__} is not a kind of plain numbers.")
-    data = weight.data
     shape = (weight.out_features, weight.in_features)
-    require(data, shape, tuple(_element_numbers()), "data")
-    if data.stride(1) != 1 or data.stride(0) < data.shape[1]:
-        data = data.contiguous()
-    element = _element_numbers()[data.dtype]
+    require(weight.data, shape, _ELEMENTS, "data")
+    data = _with_whole_rows(weight.data)
+    place = (data.ctypes.data, _ELEMENTS[data.dtype.name], *shape, data.strides[0] // data.itemsize)
     if isinstance(weight, Dense):
-        return PackedMatrix(_native.DenseWeight(data.data_ptr(), element, *shape, data.stride(0)), weight)
-    scales = weight.scales.float().contiguous()
-    scale_part = (scales.data_ptr(), scales.numel(), *weight.block)
-    return PackedMatrix(_native.DenseWeight(data.data_ptr(), element, *shape, data.stride(0), *scale_part), weight)
+        return PackedMatrix(_native.DenseWeight(*place), weight)
+    scales = plain(weight.scales.astype(np.float32))
+    return PackedMatrix(_native.DenseWeight(*place, scales.ctypes.data, scales.size, *weight.block), weight)
 
 
-def require(tensor: "torch.Tensor", shape: tuple[int, ...], dtypes: "tuple[torch.dtype, ...]", what: str) -> None:
-    """Refuse a tensor of a weight that is not what its kind says, before its address is handed to native code."""
-    if tensor.device.type != "cpu" or tensor.dtype not in dtypes:
-        allowed = ", ".join(str(dtype) for dtype in dtypes)
-        raise TypeError(f"{what} is {tensor.dtype} on {tensor.device}; it must be one of {allowed}, on the CPU.")
-    if tuple(tensor.shape) != shape:
-        raise ValueError(f"{what} has shape {list(tensor.shape)}; it must be {list(shape)}.")
+def _with_whole_rows(data: np.ndarray) -> np.ndarray:
+    """Return the matrix itself where native code can read it: rows in one piece, a whole number of numbers apart."""
+    row, number = data.strides
+    is_readable = number == data.itemsize and row >= data.shape[1] * number and row % number == 0
+    return data if is_readable and data.flags.aligned else plain(data)
 
 
 def float_number(tensor: "torch.Tensor", what: str) -> int:
-    """Return the number by which native code knows the tensor's type (`Float` in float_types.hpp)."""
-    number = _float_numbers().get(tensor.dtype)
+    """Return the number by which native code knows the tensor's type."""
+    number = _torch_floats().get(tensor.dtype)
     if number is None or tensor.device.type != "cpu":
         raise TypeError(
             f"{what} is {tensor.dtype} on {tensor.device}; these kernels take float32, float16 or bfloat16 on the CPU."
@@ -127,15 +129,7 @@ def float_number(tensor: "torch.Tensor", what: str) -> int:
 
 
 @cache
-def _float_numbers() -> "dict[torch.dtype, int]":
+def _torch_floats() -> "dict[torch.dtype, int]":
     import torch
 
-    return {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
-
-
-@cache
-def _element_numbers() -> "dict[torch.dtype, int]":
-    """Types of weights: `Element` in linear_dense.hpp."""
-    import torch
-
-    return {**_float_numbers(), torch.float8_e4m3fn: 3, torch.float8_e5m2: 4}
+    return {getattr(torch, name): number for name, number in FLOATS.items()}

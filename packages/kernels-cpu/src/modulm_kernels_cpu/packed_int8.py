@@ -6,14 +6,12 @@ another. The layout is in `native/linear_int8.hpp`. Knows nothing of when these 
 """
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from modulm.interfaces.quantization import ChannelInt8, GroupedInt, Weight
 from modulm.interfaces.support import Accepted, Rejected, Support
-from modulm_kernels_cpu.packed_dense import PackedMatrix, float_number, require
-
-if TYPE_CHECKING:
-    import torch
+from modulm_kernels_cpu.packed_dense import PackedMatrix
+from modulm_kernels_cpu.weight_arrays import FLOATS, are_scaled, plain, require, same_type
 
 _SHIFT, _PRODUCT, _MINIMUMS = 0, 1, 2
 """`Zero` in linear_int8.hpp: how codes become numbers."""
@@ -52,7 +50,7 @@ def supports(weight: Weight) -> Support:
 
 
 def pack(weight: Weight, precision: str = "") -> PackedMatrix:
-    """Copy the weight, whose tensors are on the CPU, into panels; the tensors are no longer needed then.
+    """Copy the weight into panels; its arrays are no longer needed then.
 
     `precision` is "fast" or "exact"; empty means what MODULM_KERNEL_PRECISION says, and "fast" where it says nothing.
     """
@@ -69,50 +67,30 @@ def pack(weight: Weight, precision: str = "") -> PackedMatrix:
 
 
 def _pack_channels(weight: ChannelInt8) -> Any:
-    import torch
-
     from modulm_kernels_cpu import _native
 
     shape = (weight.out_features, weight.in_features)
-    require(weight.codes, shape, (torch.int8,), "codes")
-    require(weight.scales, shape[:1], (torch.float32,), "scales")
-    codes, scales = weight.codes.contiguous(), weight.scales.contiguous()
-    groups = (8, weight.in_features, scales.data_ptr(), 0, float_number(scales, "scales"), _SHIFT, 128)
-    return _native.Int8Weight(codes.data_ptr(), True, *shape, weight.in_features, *groups)
+    require(weight.codes, shape, ("int8",), "codes")
+    require(weight.scales, shape[:1], ("float32",), "scales")
+    codes, scales = plain(weight.codes), plain(weight.scales)
+    groups = (8, weight.in_features, scales.ctypes.data, 0, FLOATS["float32"], _SHIFT, 128)
+    return _native.Int8Weight(codes.ctypes.data, True, *shape, weight.in_features, *groups)
 
 
 def _pack_groups(weight: GroupedInt) -> Any:
-    import torch
-
     from modulm_kernels_cpu import _native
 
     shape = (weight.out_features, weight.in_features)
     if weight.group_size < 1 or weight.in_features % weight.group_size:
         raise ValueError(f"Groups of {weight.group_size} inputs do not divide {weight.in_features}.")
     scale_shape = (weight.out_features, weight.in_features // weight.group_size)
-    require(weight.codes, shape, (torch.uint8,), "codes")
+    require(weight.codes, shape, ("uint8",), "codes")
     for name, part in (("scales", weight.scales), ("minimums", weight.minimums)):
-        require(part, scale_shape, (torch.float32, torch.float16), name)
-    codes = weight.codes.contiguous()
+        require(part, scale_shape, ("float32", "float16"), name)
     zero = 1 << (weight.bits - 1)
-    scales, minimums = _same_type(weight.scales.contiguous(), weight.minimums.contiguous())
-    centred = _are_centred(scales, minimums, zero)
+    codes, (scales, minimums) = plain(weight.codes), same_type(plain(weight.scales), plain(weight.minimums))
+    centred = are_scaled(scales, minimums, zero)
     stored = weight.bits if weight.bits < 7 else 8
-    groups = (stored, weight.group_size, scales.data_ptr(), 0 if centred else minimums.data_ptr())
-    kind = (float_number(scales, "scales"), _PRODUCT if centred else _MINIMUMS, zero)
-    return _native.Int8Weight(codes.data_ptr(), False, *shape, weight.in_features, *groups, *kind)
-
-
-def _same_type(scales: "torch.Tensor", minimums: "torch.Tensor") -> "tuple[torch.Tensor, torch.Tensor]":
-    if scales.dtype == minimums.dtype:
-        return scales, minimums
-    return scales.float(), minimums.float()
-
-
-def _are_centred(scales: "torch.Tensor", minimums: "torch.Tensor", zero: int) -> bool:
-    """Whether each minimum is -zero * scale, as in signed formats: integers then hold the offset, and no memory."""
-    import torch
-
-    at_once = max(1, (1 << 18) // scales.shape[1])
-    pairs = zip(scales.split(at_once), minimums.split(at_once), strict=True)
-    return all(torch.equal(low.float(), scale.float() * -zero) for scale, low in pairs)
+    groups = (stored, weight.group_size, scales.ctypes.data, 0 if centred else minimums.ctypes.data)
+    kind = (FLOATS[scales.dtype.name], _PRODUCT if centred else _MINIMUMS, zero)
+    return _native.Int8Weight(codes.ctypes.data, False, *shape, weight.in_features, *groups, *kind)

@@ -5,14 +5,14 @@ in `native/linear_q4.hpp`, checks of each call in `packed_dense.PackedMatrix`. K
 """
 
 import math
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
+
+import numpy as np
 
 from modulm.interfaces.quantization import BlockFloat4, Codebook4, GroupedInt, Weight
 from modulm.interfaces.support import Accepted, Rejected, Support
-from modulm_kernels_cpu.packed_dense import PackedMatrix, require
-
-if TYPE_CHECKING:
-    import torch
+from modulm_kernels_cpu.packed_dense import PackedMatrix
+from modulm_kernels_cpu.weight_arrays import are_scaled, plain, require, same_type
 
 FourBit: TypeAlias = GroupedInt | Codebook4 | BlockFloat4
 
@@ -35,21 +35,19 @@ def supports(weight: Weight) -> Support:
 
 
 def pack(weight: Weight, precision: str = "fast", isa: str = "") -> PackedMatrix:
-    """Copy a weight on the CPU into blocks of rows; its tensors are no longer needed then.
+    """Copy a weight into blocks of rows; its arrays are no longer needed then.
 
     Args:
         weight: One that `supports` accepts.
         precision: "fast", or "exact": float32 activations times dequantised weights.
         isa: An instruction set other than the chosen one, for tests.
     """
-    import torch
-
     if not isinstance(weight, FourBit):
         raise TypeError(f"{type(weight).__name__} is not a kind of 4 bits.")
     if precision not in ("fast", "exact"):
         raise ValueError(f"Precision {precision!r} is unknown. There are 'fast' and 'exact'.")
     exact = precision == "exact"
-    require(weight.codes, (weight.out_features, weight.in_features // 2), (torch.uint8,), "codes")
+    require(weight.codes, (weight.out_features, weight.in_features // 2), ("uint8",), "codes")
     if isinstance(weight, GroupedInt):
         return PackedMatrix(_grouped(weight, exact, isa), weight)
     if isinstance(weight, Codebook4):
@@ -81,20 +79,17 @@ def _grouped(weight: GroupedInt, exact: bool, isa: str) -> Any:
     from modulm_kernels_cpu import _native
 
     scales, minimums = _checked(weight, weight.scales, "scales"), _checked(weight, weight.minimums, "minimums")
-    if scales.dtype != minimums.dtype:
-        scales, minimums = scales.float(), minimums.float()
+    scales, minimums = same_type(scales, minimums)
     offset = _offset(scales, minimums)
-    stored = None if offset is not None else minimums.numpy()
-    half = _fits_half(scales) and (stored is None or _fits_half(minimums))
-    codes = weight.codes.contiguous().numpy()
+    stored = None if offset is not None else minimums
+    half = _fits_half(scales) and (stored is None or _fits_half(stored))
+    codes = plain(weight.codes)
     return _native.Q4Weight.grouped(
-        codes, scales.numpy(), stored, weight.group_size, offset or 0, half=half, exact=exact, isa=isa
+        codes, scales, stored, weight.group_size, offset or 0, half=half, exact=exact, isa=isa
     )
 
 
-def _codebook(
-    weight: Codebook4 | BlockFloat4, values: list[float], scales: "torch.Tensor", exact: bool, isa: str
-) -> Any:
+def _codebook(weight: Codebook4 | BlockFloat4, values: list[float], scales: np.ndarray, exact: bool, isa: str) -> Any:
     from modulm_kernels_cpu import _native
 
     if len(values) != 16:
@@ -103,8 +98,8 @@ def _codebook(
     is_finite = all(math.isfinite(value) for value in values)
     steps, size, _ = steps_of(values if is_finite else [0.0] * 16)
     return _native.Q4Weight.codebook(
-        weight.codes.contiguous().numpy(),
-        scales.numpy(),
+        plain(weight.codes),
+        scales,
         values,
         steps,
         size,
@@ -115,40 +110,33 @@ def _codebook(
     )
 
 
-def _checked(weight: FourBit, tensor: "torch.Tensor", what: str) -> "torch.Tensor":
-    """Return a tensor of one number per group, contiguous, in float16 or float32."""
-    import torch
-
+def _checked(weight: FourBit, numbers: np.ndarray, what: str) -> np.ndarray:
+    """Return an array of one number per group, contiguous, in float16 or float32."""
     shape = (weight.out_features, weight.in_features // weight.group_size)
-    require(tensor, shape, (torch.float16, torch.float32, torch.bfloat16), what)
-    return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).contiguous()
+    require(numbers, shape, ("float16", "float32", "bfloat16"), what)
+    return plain(numbers.astype(np.float32) if numbers.dtype.name == "bfloat16" else numbers)
 
 
-def _block_scales(scales: "torch.Tensor") -> "torch.Tensor":
+def _block_scales(scales: np.ndarray) -> np.ndarray:
     """Scales of `BlockFloat4` as float32: bytes are exponents (E8M0 of the OCP specification), the rest are floats."""
-    import torch
+    if scales.dtype == np.uint8:
+        with np.errstate(over="ignore"):
+            return np.ldexp(np.float32(1), scales.astype(np.int32) - 127)
+    return scales.astype(np.float32)
 
-    return torch.exp2(scales.float() - 127) if scales.dtype == torch.uint8 else scales.float()
 
-
-def _fits_half(numbers: "torch.Tensor") -> bool:
+def _fits_half(numbers: np.ndarray) -> bool:
     """Say whether float16 holds all of them exactly."""
-    import torch
-
-    if numbers.dtype == torch.float16:
+    if numbers.dtype == np.float16:
         return True
-    return all(torch.equal(part.half().float(), part) for part in numbers.split(_ROWS_AT_ONCE))
+    parts = (numbers[row : row + _ROWS_AT_ONCE] for row in range(0, len(numbers), _ROWS_AT_ONCE))
+    with np.errstate(all="ignore"):
+        return all(np.array_equal(part.astype(np.float16), part) for part in parts)
 
 
-def _offset(scales: "torch.Tensor", minimums: "torch.Tensor") -> int | None:
+def _offset(scales: np.ndarray, minimums: np.ndarray) -> int | None:
     """Return the code that stands for 0, where it is one and the same everywhere: minimum == -code * scale, exactly."""
-    import torch
-
-    first = int((scales != 0).flatten().int().argmax())
-    scale, minimum = float(scales.flatten()[first]), float(minimums.flatten()[first])
+    first = int(np.argmax(scales != 0))
+    scale, minimum = float(scales.flat[first]), float(minimums.flat[first])
     code = -minimum / scale if scale else 0.0
-    if code not in range(16):
-        return None
-    parts = zip(scales.split(_ROWS_AT_ONCE), minimums.split(_ROWS_AT_ONCE), strict=True)
-    same = all(torch.equal(part.float() * -code, minimum.float()) for part, minimum in parts)
-    return int(code) if same else None
+    return int(code) if code in range(16) and are_scaled(scales, minimums, int(code)) else None

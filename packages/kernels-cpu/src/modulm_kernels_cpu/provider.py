@@ -25,8 +25,6 @@ from modulm_kernels_cpu import isa
 from modulm_kernels_cpu.library import native
 
 if TYPE_CHECKING:
-    import torch
-
     from modulm_kernels_cpu.program import NativeProgram
 
 _OPS = ("linear", "embedding")
@@ -80,7 +78,7 @@ class CPUKernels(KernelProvider):
 
         return NativeProgram(graph, **parts)
 
-    def pack(self, weight: Weight, device: "torch.device", dtype: "torch.dtype") -> PackedWeight:
+    def pack(self, weight: Weight, device: str, dtype: str) -> PackedWeight:
         """See base class. Any of float32, float16 and bfloat16 may be multiplied by it, whatever `dtype` is."""
         name = _module_name(weight)
         assert name is not None, "supports() comes before pack()"

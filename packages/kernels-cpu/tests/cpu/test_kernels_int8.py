@@ -37,12 +37,12 @@ CANARY = 12345.0
 
 def grouped(bits, kind, out_features, in_features, group_size, seed=0):
     """A random weight; "wide" ones have float32 scales."""
-    work = torch.Generator().manual_seed(seed)
+    work = np.random.default_rng(seed)
     shape = (out_features, in_features // group_size)
-    codes = torch.randint(0, 1 << bits, (out_features, in_features), generator=work, dtype=torch.uint8)
-    scales = (torch.rand(shape, generator=work) + 0.5) * torch.randn(shape, generator=work).sign() / 64
-    scales = scales if "wide" in kind else scales.half()
-    minimums = torch.randn(shape, generator=work).to(scales.dtype)
+    codes = work.integers(0, 1 << bits, (out_features, in_features), np.uint8)
+    scales = (work.random(shape) + 0.5) * np.sign(work.standard_normal(shape)) / 64
+    scales = scales.astype(np.float32 if "wide" in kind else np.float16)
+    minimums = work.standard_normal(shape).astype(scales.dtype)
     if "centred" in kind:
         minimums = scales * -(1 << (bits - 1))
     common = {"out_features": out_features, "in_features": in_features, "group_size": group_size, "bits": bits}
@@ -50,9 +50,9 @@ def grouped(bits, kind, out_features, in_features, group_size, seed=0):
 
 
 def channels(out_features, in_features, seed=0):
-    work = torch.Generator().manual_seed(seed)
-    codes = torch.randint(-128, 128, (out_features, in_features), generator=work, dtype=torch.int8)
-    scales = torch.randn(out_features, generator=work) / 64
+    work = np.random.default_rng(seed)
+    codes = work.integers(-128, 128, (out_features, in_features), np.int8)
+    scales = work.standard_normal(out_features, np.float32) / np.float32(64)
     return ChannelInt8(out_features=out_features, in_features=in_features, codes=codes, scales=scales)
 
 
@@ -101,8 +101,8 @@ def assert_product(got, values, weight):
 def largest_terms(weight):
     if isinstance(weight, ChannelInt8):
         return dequantize(weight, torch.float32).double().abs().numpy()
-    parts = weight.scales.double().abs() * (1 << weight.bits) + weight.minimums.double().abs()
-    return parts.repeat_interleave(weight.group_size, 1).numpy()
+    scales, minimums = (np.abs(part.astype(np.float64)) for part in (weight.scales, weight.minimums))
+    return (scales * (1 << weight.bits) + minimums).repeat(weight.group_size, axis=1)
 
 
 def check(weight, isa, counts):
@@ -150,11 +150,11 @@ def test_extremes_do_not_overflow(isa, bits):
     x = np.stack(patterns * 5).astype(np.float32)
     for code in (0, (1 << bits) - 1, 1 << (bits - 1)):
         weight = grouped(bits, "centred", 32, 256, 32)
-        weight.codes.fill_(code)
+        weight.codes.fill(code)
         assert_product(multiply(pack(weight, "fast"), x, isa), x.astype(np.float64), weight)
     signed = channels(32, 256)
     for code in (-128, 127, 0):
-        signed.codes.fill_(code)
+        signed.codes.fill(code)
         assert_product(multiply(pack(signed, "fast"), x, isa), x.astype(np.float64), signed)
 
 
@@ -218,10 +218,19 @@ def test_rows_are_those_of_the_matrix(dtype, shape):
 
 def test_scales_and_minimums_of_two_types():
     weight = grouped(8, "minimums", 20, 64, 32)
-    mixed = GroupedInt(**{**vars(weight), "minimums": weight.minimums.float() + 1e-4})
+    mixed = GroupedInt(**{**vars(weight), "minimums": weight.minimums.astype(np.float32) + np.float32(1e-4)})
     check(mixed, "", [3])
     index = torch.arange(20)
     assert torch.equal(pack(mixed, "fast").rows(index, torch.float32), dequantize(mixed, torch.float32))
+
+
+@pytest.mark.parametrize("change", [np.asfortranarray, lambda array: np.repeat(array, 2, 0)[::2]])
+def test_arrays_that_are_not_contiguous(change):
+    for weight in (grouped(8, "minimums", 20, 64, 32), channels(20, 64)):
+        arrays = {name: change(value) for name, value in vars(weight).items() if isinstance(value, np.ndarray)}
+        index, strided = torch.arange(20), type(weight)(**vars(weight) | arrays)
+        want = dequantize(weight, torch.float32)
+        assert torch.equal(pack(strided, "fast").rows(index, torch.float32), want)
 
 
 def test_memory():
@@ -263,17 +272,17 @@ def test_weights_that_are_refused():
     assert not supports(GroupedInt(**{**good, "bits": 4}))
     assert not supports(GroupedInt(**{**good, "group_size": 8}))
     wrong = {
-        "codes": [torch.zeros(20, 63, dtype=torch.uint8), torch.full((20, 64), 64, dtype=torch.uint8)],
-        "scales": [torch.zeros(20, 1), torch.zeros(40)],
-        "minimums": [torch.zeros(2, 20)],
+        "codes": [np.zeros((20, 63), np.uint8), np.full((20, 64), 64, np.uint8)],
+        "scales": [np.zeros((20, 1), np.float32), np.zeros(40, np.float32)],
+        "minimums": [np.zeros((2, 20), np.float32)],
         "group_size": [48, 64],
     }
     for name, values in wrong.items():
         for value in values:
             with pytest.raises(ValueError, match=r"."):
                 pack(GroupedInt(**{**good, name: value}), "fast")
-    for name, value in [("codes", torch.zeros(20, 64)), ("scales", torch.zeros(20, 2, dtype=torch.float64)),
-                        ("minimums", torch.zeros(20, 2, device="meta")), ("bits", 3)]:  # fmt: skip
+    for name, value in [("codes", np.zeros((20, 64), np.float32)), ("scales", np.zeros((20, 2))),
+                        ("minimums", torch.zeros(20, 2)), ("bits", 3)]:  # fmt: skip
         with pytest.raises(TypeError):
             pack(GroupedInt(**{**good, name: value}), "fast")
 

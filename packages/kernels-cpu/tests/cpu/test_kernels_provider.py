@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import torch
 
@@ -13,15 +14,13 @@ from modulm.interfaces.quantization import Encoded, GroupedInt
 from modulm_kernels_cpu import _native
 from modulm_kernels_cpu.provider import CPUKernels
 
-CPU = torch.device("cpu")
-
 
 @pytest.fixture
 def weight():
     shape = (8, 2)
     return GroupedInt(
-        out_features=8, in_features=64, bits=4, group_size=32, codes=torch.full((8, 32), 0x37, dtype=torch.uint8),
-        scales=torch.full(shape, 0.3), minimums=torch.ones(shape),
+        out_features=8, in_features=64, bits=4, group_size=32, codes=np.full((8, 32), 0x37, np.uint8),
+        scales=np.full(shape, 0.3, np.float32), minimums=np.ones(shape, np.float32),
     )  # fmt: skip
 
 
@@ -46,7 +45,9 @@ def test_it_refuses_other_devices_and_ops(weight, op, device, word):
 
 
 def test_it_refuses_kinds_without_a_kernel():
-    other = Encoded(out_features=1, in_features=1, format="x", data=torch.zeros(1, 1), decode=lambda rows: rows)
+    other = Encoded(
+        out_features=1, in_features=1, format="x", data=np.zeros((1, 1), np.uint8), decode=lambda rows: rows
+    )
     answer = CPUKernels().supports("linear", other, "cpu")
     assert not answer
 
@@ -56,7 +57,7 @@ def test_precision_comes_from_the_environment(weight, monkeypatch):
     results = {}
     for precision in ("fast", "exact", ""):
         monkeypatch.setenv("MODULM_KERNEL_PRECISION", precision)
-        results[precision] = CPUKernels().pack(weight, CPU, torch.float32).linear(x)
+        results[precision] = CPUKernels().pack(weight, "cpu", "float32").linear(x)
     assert torch.equal(results["exact"], results[""])
     assert not torch.equal(results["fast"], results["exact"])
 

@@ -43,25 +43,25 @@ KINDS = ["minimums", "wide", "offset", "codebook", "nf4", "uneven", "block"]
 
 def make(kind, out_features, in_features, group_size, seed=0):
     """A random weight. "wide" has scales that float16 cannot hold, "uneven" a codebook that steps only come near."""
-    work = torch.Generator().manual_seed(seed)
+    work = np.random.default_rng(seed)
     groups = (out_features, in_features // group_size)
-    codes = torch.randint(0, 256, (out_features, in_features // 2), generator=work, dtype=torch.uint8)
-    scales = (torch.rand(groups, generator=work) * 0.1 + 0.01) * torch.randn(groups, generator=work).sign()
+    codes = work.integers(0, 256, (out_features, in_features // 2), np.uint8)
+    scales = (work.random(groups, np.float32) * 0.1 + np.float32(0.01)) * np.sign(
+        work.standard_normal(groups, np.float32)
+    )
+    minimums = work.standard_normal(groups, np.float32) * np.float32(0.1) - np.float32(0.5)
     common = {"out_features": out_features, "in_features": in_features, "group_size": group_size, "codes": codes}
     if kind == "wide":
-        minimums = torch.randn(groups, generator=work) * 0.1 - 0.5
         return GroupedInt(bits=4, scales=scales, minimums=minimums, **common)
-    scales = scales.half()
+    scales = scales.astype(np.float16)
     if kind == "minimums":
-        minimums = (torch.randn(groups, generator=work) * 0.1 - 0.5).half()
-        return GroupedInt(bits=4, scales=scales, minimums=minimums, **common)
+        return GroupedInt(bits=4, scales=scales, minimums=minimums.astype(np.float16), **common)
     if kind == "offset":
         return GroupedInt(bits=4, scales=scales, minimums=-8 * scales, **common)
     if kind == "block":
-        exponents = torch.randint(118, 126, groups, generator=work, dtype=torch.uint8)
-        return BlockFloat4(scales=exponents, **common)
+        return BlockFloat4(scales=work.integers(118, 126, groups, np.uint8), **common)
     codebook = {"codebook": IQ4_NL, "nf4": NF4, "uneven": UNEVEN}[kind]
-    return Codebook4(scales=scales, codebook=torch.tensor(codebook, dtype=torch.float32), **common)
+    return Codebook4(scales=scales, codebook=np.array(codebook, np.float32), **common)
 
 
 def quantized(x, group):
@@ -91,10 +91,9 @@ def matrix_in_steps(weight):
     if not isinstance(weight, Codebook4):
         return matrix(weight)
     steps, size, _ = steps_of(weight.codebook.tolist())
-    table = torch.tensor(steps, dtype=torch.float64) * float(np.float32(size))
-    codes = torch.stack((weight.codes & 15, weight.codes >> 4), -1).flatten(-2).int()
-    values = table[codes].unflatten(-1, (-1, weight.group_size)) * weight.scales.double()[..., None]
-    return values.flatten(-2).numpy()
+    table = np.array(steps, np.float64) * float(np.float32(size))
+    codes = np.stack((weight.codes & 15, weight.codes >> 4), -1).reshape(weight.out_features, -1)
+    return table[codes] * weight.scales.astype(np.float64).repeat(weight.group_size, axis=1)
 
 
 def activations(num_tokens, size, seed=0):
@@ -115,9 +114,9 @@ def assert_fast(got, x, weight):
     """Compare with float64 on quantised activations. Codes and minimum may cancel: terms are larger than their sum."""
     values = quantized(x, unit_of(weight))[2]
     expected = values @ matrix_in_steps(weight).T
-    scales = weight.scales if weight.scales.dtype != torch.uint8 else torch.exp2(weight.scales.float() - 127)
+    scales = weight.scales if weight.scales.dtype != np.uint8 else 2.0 ** (weight.scales.astype(np.float64) - 127)
     term = 15.0 if isinstance(weight, GroupedInt) else 6.0 if isinstance(weight, BlockFloat4) else weight.codebook.max()
-    terms = np.abs(values) @ np.repeat(np.abs(scales.double().numpy()) * float(term), weight.group_size, 1).T
+    terms = np.abs(values) @ np.repeat(np.abs(scales.astype(np.float64)) * float(term), weight.group_size, 1).T
     assert (np.abs(got - expected) <= EPSILON * (16 * terms + 64 * np.abs(expected)) + 1e-30).all()
 
 
@@ -254,7 +253,7 @@ def test_the_whole_error_is_below_one_percent(isa, kind):
 @pytest.mark.parametrize("code", [0, 15])
 def test_the_largest_sums_do_not_overflow(isa, code):
     weight = make("minimums", 16, 64, 32)
-    weight.codes.fill_(code * 17)
+    weight.codes.fill(code * 17)
     for sign in (1.0, -1.0):
         x = np.full((5, 64), sign, np.float32)
         expected = quantized(x, 32)[2] @ matrix(weight).T
@@ -264,7 +263,7 @@ def test_the_largest_sums_do_not_overflow(isa, code):
 @pytest.mark.parametrize("isa", ISAS)
 def test_the_largest_steps_do_not_overflow(isa):
     weight = make("codebook", 16, 64, 32)
-    weight.codes.fill_(0)  # -127
+    weight.codes.fill(0)  # -127
     x = np.full((5, 64), -1.0, np.float32)
     expected = quantized(x, 32)[2] @ matrix(weight).T
     np.testing.assert_allclose(multiply(pack(weight, "fast", isa), x, 16), expected, rtol=1e-5)

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import ml_dtypes
 import numpy as np
 import pytest
 import torch
@@ -13,17 +14,17 @@ from modulm_kernels_cpu import _native
 from modulm_kernels_cpu.packed_q4 import pack, steps_of, supports
 
 
-def grouped(out_features=40, in_features=96, group_size=32, bits=4, dtype=torch.float16):
-    work = torch.Generator().manual_seed(0)
+def grouped(out_features=40, in_features=96, group_size=32, bits=4, dtype=np.float16):
+    work = np.random.default_rng(0)
     groups = (out_features, in_features // group_size)
     return GroupedInt(
         out_features=out_features,
         in_features=in_features,
         bits=bits,
         group_size=group_size,
-        codes=torch.randint(0, 256, (out_features, in_features // 2), generator=work, dtype=torch.uint8),
-        scales=(torch.rand(groups, generator=work) + 0.1).to(dtype),
-        minimums=(torch.rand(groups, generator=work) - 5).to(dtype),
+        codes=work.integers(0, 256, (out_features, in_features // 2), np.uint8),
+        scales=(work.random(groups) + 0.1).astype(dtype),
+        minimums=(work.random(groups) - 5).astype(dtype),
     )
 
 
@@ -66,8 +67,8 @@ def test_activations_of_another_width():
 
 
 def test_float16_holds_scales_where_it_can():
-    half, single = grouped(32, 256, dtype=torch.float16), grouped(32, 256, dtype=torch.float32)
-    same = replace(half, scales=half.scales.float(), minimums=half.minimums.float())
+    half, single = grouped(32, 256), grouped(32, 256, dtype=np.float32)
+    same = replace(half, scales=half.scales.astype(np.float32), minimums=half.minimums.astype(np.float32))
     numbers = 32 * 256
     assert pack(half).size_bytes == pack(same).size_bytes == numbers // 2 + numbers // 32 * 4
     assert pack(single).size_bytes == numbers // 2 + numbers // 32 * 8
@@ -77,7 +78,7 @@ def test_one_zero_point_needs_no_minimums():
     weight = grouped(32, 256)
     plain = replace(weight, minimums=-8 * weight.scales)
     assert pack(plain).size_bytes == 32 * 256 // 2 + 32 * 256 // 32 * 2
-    nearly = replace(weight, minimums=plain.minimums.clone())
+    nearly = replace(weight, minimums=plain.minimums.copy())
     nearly.minimums[3, 2] += 1
     assert pack(nearly).size_bytes == pack(weight).size_bytes
     for one in (plain, nearly):
@@ -86,7 +87,7 @@ def test_one_zero_point_needs_no_minimums():
 
 def test_all_scales_zero():
     weight = grouped()
-    empty = replace(weight, scales=torch.zeros_like(weight.scales), minimums=torch.zeros_like(weight.minimums))
+    empty = replace(weight, scales=np.zeros_like(weight.scales), minimums=np.zeros_like(weight.minimums))
     assert (pack(empty).linear(torch.randn(3, 96)) == 0).all()
 
 
@@ -98,11 +99,28 @@ def test_codes_of_less_than_four_bits():
     torch.testing.assert_close(pack(weight, "exact").linear(x).double(), expected, rtol=1e-4, atol=1e-4)
 
 
-def test_tensors_that_are_not_contiguous():
+def locked(array):
+    array = array.copy()
+    array.flags.writeable = False
+    return array
+
+
+def test_arrays_that_are_not_as_native_code_wants_them(at_odd_address):
+    weight, index = grouped(), torch.arange(40)
+    want = pack(weight).rows(index, torch.float32)
+    for change in (np.asfortranarray, at_odd_address, locked, lambda array: np.repeat(array, 2, 1)[:, ::2]):
+        arrays = {name: change(getattr(weight, name)) for name in ("codes", "scales", "minimums")}
+        assert torch.equal(pack(replace(weight, **arrays)).rows(index, torch.float32), want)
+
+
+@pytest.mark.parametrize(("name", "change"), [
+    ("codes", torch.from_numpy), ("codes", lambda codes: codes.view(np.int8)), ("scales", lambda part: part.tolist()),
+    ("scales", lambda part: part.astype(">f4")), ("minimums", lambda part: part.astype(np.float64)),
+])  # fmt: skip
+def test_arrays_of_a_wrong_type(name, change):
     weight = grouped()
-    strided = replace(weight, codes=weight.codes.T.contiguous().T, scales=weight.scales.T.contiguous().T)
-    index = torch.arange(40)
-    assert torch.equal(pack(strided).rows(index, torch.float32), pack(weight).rows(index, torch.float32))
+    with pytest.raises(TypeError, match=name):
+        pack(replace(weight, **{name: change(getattr(weight, name))}))
 
 
 @pytest.mark.parametrize(("change", "message"), [
@@ -116,7 +134,7 @@ def test_what_is_refused(change, message):
 
 
 def test_kinds_that_are_not_of_four_bits():
-    other = ChannelInt8(out_features=2, in_features=4, codes=torch.zeros(2, 4, dtype=torch.int8), scales=torch.ones(2))
+    other = ChannelInt8(out_features=2, in_features=4, codes=np.zeros((2, 4), np.int8), scales=np.ones(2, np.float32))
     assert not supports(other)
     with pytest.raises(TypeError, match="ChannelInt8"):
         pack(other)
@@ -177,22 +195,24 @@ def test_steps_of_codebooks():
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_codebooks_that_are_not_finite_stay_in_float32(value):
-    codebook = torch.linspace(-1, 1, 16)
+    codebook = np.linspace(-1, 1, 16, dtype=np.float32)
     codebook[3] = value
     weight = Codebook4(
-        out_features=8, in_features=32, group_size=32, codes=torch.full((8, 16), 0x33, dtype=torch.uint8),
-        scales=torch.ones(8, 1), codebook=codebook,
+        out_features=8, in_features=32, group_size=32, codes=np.full((8, 16), 0x33, np.uint8),
+        scales=np.ones((8, 1), np.float32), codebook=codebook,
     )  # fmt: skip
     assert not pack(weight).linear(torch.ones(1, 32)).isfinite().any()
 
 
 @pytest.mark.parametrize("scales", [
-    torch.full((8, 2), 0.375),
-    torch.full((8, 2), 120, dtype=torch.uint8),
-    torch.full((8, 2), 0.375).to(torch.float8_e4m3fn),
+    np.full((8, 2), 0.375, np.float32),
+    np.arange(239, 255, dtype=np.uint8).reshape(8, 2),
+    np.arange(16, dtype=np.uint8).reshape(8, 2),
+    np.full((8, 2), 0.375, ml_dtypes.float8_e4m3fn),
+    np.full((8, 2), 0.375, ml_dtypes.bfloat16),
 ])  # fmt: skip
 def test_block_floats_with_scales_of_any_type(scales):
-    codes = torch.arange(8 * 16, dtype=torch.uint8).reshape(8, 16)
+    codes = np.arange(8 * 16, dtype=np.uint8).reshape(8, 16)
     weight = BlockFloat4(out_features=8, in_features=32, group_size=16, codes=codes, scales=scales)
     index = torch.arange(8)
     assert torch.equal(pack(weight).rows(index, torch.float32), dequantize(weight, torch.float32))

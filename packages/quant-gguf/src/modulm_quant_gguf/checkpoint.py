@@ -7,9 +7,10 @@ Puts the parts together: `header.py` reads, `names.py` renames, `config.py` and 
 from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
+from ml_dtypes import bfloat16
 
 from modulm.errors import CheckpointError, did_you_mean
 from modulm.interfaces.checkpoint import Checkpoint, TensorInfo, TokenizerData
@@ -18,12 +19,10 @@ from modulm_quant_gguf.config import generation_config, model_config
 from modulm_quant_gguf.header import MAGIC, Header, read_header
 from modulm_quant_gguf.names import Source, sources
 from modulm_quant_gguf.tokenizer import tokenizer_data
-from modulm_quant_gguf.values import float32, read_only
-
-if TYPE_CHECKING:
-    import torch
+from modulm_quant_gguf.values import float32
 
 _DENSE = {"F32": "float32", "F16": "float16", "BF16": "bfloat16", "F64": "float64"}
+_VIEWS = {"F32": np.dtype("<f4"), "F16": np.dtype("<f2"), "BF16": np.dtype(bfloat16)}
 
 
 class GGUFCheckpoint(Checkpoint):
@@ -111,16 +110,11 @@ class GGUFCheckpoint(Checkpoint):
         kind = source.entry.type
         return raw.reshape(-1, source.shape[-1] // kind.block * kind.size)
 
-    def tensor(self, name: str) -> "torch.Tensor":
-        """Return a tensor, dequantised to float32 when stored quantized, else a view on the file where it can be."""
-        import torch
-
+    def tensor(self, name: str) -> np.ndarray:
+        """Return a tensor, as float32 when stored quantized, else a view on the file where it can be."""
         source, rows = self.source(name), self.rows(name)
         kind = source.entry.type
-        if source.offset or kind.name not in ("F32", "F16", "BF16"):
-            values = float32(rows, kind, f"Tensor {source.entry.name!r} of {self.path}")
-            values = values - np.float32(source.offset) if source.offset else values
-            return torch.from_numpy(values).view(source.shape)
-        dtype = {"F32": np.float32, "F16": np.float16, "BF16": np.int16}[kind.name]
-        tensor = read_only(rows.view(dtype))
-        return (tensor.view(torch.bfloat16) if kind.name == "BF16" else tensor).view(source.shape)
+        if not source.offset and kind.name in _VIEWS:
+            return rows.view(_VIEWS[kind.name]).reshape(source.shape)
+        values = float32(rows, kind, f"Tensor {source.entry.name!r} of {self.path}")
+        return (values - np.float32(source.offset) if source.offset else values).reshape(source.shape)

@@ -15,11 +15,9 @@ from modulm.interfaces.support import Accepted, Rejected, Support
 from modulm_quant_gguf.blocks import LAYOUTS, unpack
 from modulm_quant_gguf.checkpoint import GGUFCheckpoint
 from modulm_quant_gguf.ggml_types import GGMLType
-from modulm_quant_gguf.values import float32, read_only
+from modulm_quant_gguf.values import float32
 
 if TYPE_CHECKING:
-    import torch
-
     from modulm.interfaces.checkpoint import Checkpoint
 
 _FLOATS = ("F32", "F16", "BF16", "F64")
@@ -76,33 +74,25 @@ def _own(checkpoint: "Checkpoint") -> GGUFCheckpoint:
 
 
 def _quantized(rows: np.ndarray, kind: GGMLType, in_features: int, what: str) -> Weight:
-    import torch
-
     layout = LAYOUTS.get(kind.name)
     if layout is None:
         return _encoded(rows, kind, in_features, what)
-    codes, scales, minimums = (None if part is None else torch.from_numpy(part) for part in unpack(rows, kind, layout))
+    codes, scales, minimums = unpack(rows, kind, layout)
     common: dict[str, Any] = {"out_features": len(rows), "in_features": in_features, "group_size": layout.group_size}
     common |= {"codes": codes, "scales": scales}
     if layout.codebook is not None:
-        return Codebook4(**common, codebook=torch.tensor(layout.codebook, dtype=torch.float32))
+        return Codebook4(**common, codebook=np.array(layout.codebook, np.float32))
     assert minimums is not None
     return GroupedInt(**common, bits=layout.bits, minimums=minimums)
 
 
 def _encoded(rows: np.ndarray, kind: GGMLType, in_features: int, what: str) -> Encoded:
-    import torch
-
     float32(np.zeros((1, kind.size), np.uint8), kind, what)  # refuses now what could not be decoded later
 
-    def decode(raw: "torch.Tensor") -> "torch.Tensor":
-        """Decode rows uint8 [n, bytes per row] to float32 [n, in_features] on their device, through numpy."""
-        return torch.from_numpy(float32(raw.cpu().contiguous().numpy(), kind, what)).to(raw.device)
+    def decode(raw: np.ndarray) -> np.ndarray:
+        """Decode rows uint8 [n, bytes per row] to float32 [n, in_features]."""
+        return float32(np.ascontiguousarray(raw), kind, what)
 
     return Encoded(
-        out_features=len(rows),
-        in_features=in_features,
-        format=f"gguf {kind.name}",
-        data=read_only(rows),
-        decode=decode,
+        out_features=len(rows), in_features=in_features, format=f"gguf {kind.name}", data=rows, decode=decode
     )

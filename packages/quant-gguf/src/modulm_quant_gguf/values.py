@@ -3,16 +3,10 @@
 What `gguf` can dequantise, this can. Knows no names; `checkpoint.py` and `config.py` call it.
 """
 
-import warnings
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from modulm.errors import CheckpointError
 from modulm_quant_gguf.ggml_types import GGMLType
-
-if TYPE_CHECKING:
-    import torch
 
 _FLOATS = {"F32": "<f4", "F16": "<f2", "F64": "<f8"}
 DECODABLE = (
@@ -40,12 +34,3 @@ def float32(rows: np.ndarray, kind: GGMLType, what: str) -> np.ndarray:
             f"{what} has type {kind.name}, which cannot be decoded. There are: {', '.join(DECODABLE)}."
         ) from error
     return values
-
-
-def read_only(array: np.ndarray) -> "torch.Tensor":
-    """Return a tensor on the same memory, which nobody may write to."""
-    import torch
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch warns of arrays that cannot be written
-        return torch.from_numpy(array)

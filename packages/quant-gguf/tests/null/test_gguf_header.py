@@ -173,6 +173,7 @@ def use_everything(path):
     for name in checkpoint.tensor_names():
         checkpoint.info(name)
         checkpoint.rows(name)
+        checkpoint.tensor(name)
 
 
 def small_file(bytes_of):

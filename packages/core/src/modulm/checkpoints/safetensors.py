@@ -1,34 +1,54 @@
 """Safetensors checkpoints: a Hugging Face folder with one file or with shards and an index. Tensors are memory-mapped.
 
-Reads headers itself (an 8-byte length, then JSON), so that names and shapes cost no torch; data go through the
-safetensors library. Format: the README of huggingface/safetensors.
+Reads the format itself: an 8-byte length, a JSON header, then the data of all tensors without gaps. Source: the README
+of huggingface/safetensors.
 """
 
 import json
+import math
 import struct
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
+
+import ml_dtypes
+import numpy as np
 
 from modulm.checkpoints.folder import read_json, read_optional_json, read_tokenizer
 from modulm.errors import CheckpointError, did_you_mean
 from modulm.interfaces.checkpoint import Checkpoint, TensorInfo, TokenizerData
 from modulm.interfaces.support import Accepted, Rejected, Support
 
-if TYPE_CHECKING:
-    import torch
-
 _MAX_HEADER_BYTES = 100_000_000
-_DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "I64": "int64", "I32": "int32"}
-_DTYPES |= {
-    "I16": "int16",
-    "I8": "int8",
-    "U8": "uint8",
-    "BOOL": "bool",
-    "F8_E4M3": "float8_e4m3",
-    "F8_E5M2": "float8_e5m2",
+_DTYPES: dict[str, np.dtype] = {
+    "F64": np.dtype("<f8"),
+    "F32": np.dtype("<f4"),
+    "F16": np.dtype("<f2"),
+    "BF16": np.dtype(ml_dtypes.bfloat16),
+    "I64": np.dtype("<i8"),
+    "I32": np.dtype("<i4"),
+    "I16": np.dtype("<i2"),
+    "I8": np.dtype("i1"),
+    "U8": np.dtype("u1"),
+    "BOOL": np.dtype("?"),
+    "F8_E4M3": np.dtype(ml_dtypes.float8_e4m3fn),
+    "F8_E5M2": np.dtype(ml_dtypes.float8_e5m2),
 }
 _SINGLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
+
+
+class _Place(NamedTuple):
+    """Where a tensor lies: bytes [start, stop) of a file."""
+
+    file: Path
+    start: int
+    stop: int
+    dtype: np.dtype
+    shape: tuple[int, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        return self.stop - self.start
 
 
 class SafetensorsCheckpoint(Checkpoint):
@@ -36,11 +56,10 @@ class SafetensorsCheckpoint(Checkpoint):
 
     format: ClassVar[str] = "safetensors"
 
-    def __init__(self, path: Path, files: dict[str, Path], infos: dict[str, TensorInfo]) -> None:
+    def __init__(self, path: Path, places: dict[str, _Place]) -> None:
         self.path = path
-        self._files = files
-        self._infos = infos
-        self._open: dict[Path, Any] = {}
+        self._places = places
+        self._mapped: dict[Path, np.ndarray] = {}
 
     @classmethod
     def matches(cls, path: Path) -> Support:
@@ -56,17 +75,16 @@ class SafetensorsCheckpoint(Checkpoint):
     @classmethod
     def open(cls, path: Path) -> "SafetensorsCheckpoint":
         """Read and check the headers of all files."""
-        files: dict[str, Path] = {}
-        infos: dict[str, TensorInfo] = {}
+        places: dict[str, _Place] = {}
         for file in _tensor_files(path):
-            for name, info in _read_header(file).items():
-                if name in infos:
+            for name, place in _read_header(file).items():
+                if name in places:
                     raise CheckpointError(
-                        f"Tensor {name!r} is in both {files[name].name!r} and {file.name!r} of {path}."
+                        f"Tensor {name!r} is in both {places[name].file.name!r} and {file.name!r} of {path}."
                     )
-                files[name], infos[name] = file, info
-        _check_index(path, files)
-        return cls(path, files, infos)
+                places[name] = place
+        _check_index(path, places)
+        return cls(path, places)
 
     def config(self) -> dict[str, Any]:
         """Return config.json."""
@@ -82,33 +100,37 @@ class SafetensorsCheckpoint(Checkpoint):
 
     def tensor_names(self) -> Iterable[str]:
         """Return the names of all tensors, file by file."""
-        return self._infos.keys()
+        return self._places.keys()
 
     def info(self, name: str) -> TensorInfo:
         """Return shape and type of a tensor."""
-        try:
-            return self._infos[name]
-        except KeyError:
-            hint = did_you_mean(name, self._infos)
-            raise CheckpointError(f"Tensor {name!r} is missing in {self.path}.{hint}") from None
+        place = self._place(name)
+        return TensorInfo(shape=place.shape, dtype=place.dtype.name, size_bytes=place.size_bytes)
 
-    def tensor(self, name: str) -> "torch.Tensor":
-        """Return a tensor as it is stored, as a view on the mapped file."""
-        self.info(name)
-        file = self._files[name]
-        if file not in self._open:
-            from safetensors import safe_open
-
+    def tensor(self, name: str) -> np.ndarray:
+        """Return a tensor as it is stored, as a view on the mapped file; copied where that is not aligned."""
+        place = self._place(name)
+        if place.file not in self._mapped:
             try:
-                self._open[file] = safe_open(file, framework="pt")
-            except Exception as error:  # the library raises its own type, and OSError
-                raise CheckpointError(f"{file} cannot be opened: {error}.") from error
-        tensor: torch.Tensor = self._open[file].get_tensor(name)
-        return tensor
+                self._mapped[place.file] = np.asarray(np.memmap(place.file, np.uint8, mode="r"))
+            except (OSError, ValueError) as error:  # ValueError: it is empty by now
+                raise CheckpointError(f"{place.file} cannot be opened: {error}.") from error
+        raw = self._mapped[place.file][place.start : place.stop]
+        try:
+            return np.require(raw.view(place.dtype).reshape(place.shape), requirements="A")
+        except (OverflowError, ValueError) as error:  # no array has such a shape, or the file is shorter by now
+            raise CheckpointError(f"Tensor {name!r} of {place.file} cannot be read: {error}.") from error
 
     def close(self) -> None:
-        """Drop the open files."""
-        self._open.clear()
+        """Let go of the mapped files."""
+        self._mapped.clear()
+
+    def _place(self, name: str) -> _Place:
+        try:
+            return self._places[name]
+        except KeyError:
+            hint = did_you_mean(name, self._places)
+            raise CheckpointError(f"Tensor {name!r} is missing in {self.path}.{hint}") from None
 
 
 def _tensor_files(path: Path) -> list[Path]:
@@ -124,15 +146,15 @@ def _tensor_files(path: Path) -> list[Path]:
     return [path / _SINGLE] if (path / _SINGLE).exists() else sorted(path.glob("*.safetensors"))
 
 
-def _check_index(path: Path, files: dict[str, Path]) -> None:
+def _check_index(path: Path, places: dict[str, _Place]) -> None:
     if not (path / _INDEX).exists():
         return
     for name, shard in read_json(path / _INDEX)["weight_map"].items():
-        if name not in files:
+        if name not in places:
             raise CheckpointError(f"Tensor {name!r}, listed in {_INDEX}, is missing in its shard {shard!r} in {path}.")
 
 
-def _read_header(file: Path) -> dict[str, TensorInfo]:
+def _read_header(file: Path) -> dict[str, _Place]:
     size = file.stat().st_size
     with file.open("rb") as stream:
         prefix = stream.read(8)
@@ -143,22 +165,40 @@ def _read_header(file: Path) -> dict[str, TensorInfo]:
     try:
         entries = json.loads(raw)
         entries.pop("__metadata__", None)
-        return {name: _info(file, name, entry, size - 8 - length) for name, entry in entries.items()}
+        places = {name: _place(file, name, entry, 8 + length, size) for name, entry in entries.items()}
     except (ValueError, AttributeError, RecursionError) as error:
         if isinstance(error, CheckpointError):
             raise
         raise CheckpointError(f"{file} has a damaged header: {error}.") from error
+    _check_layout(file, places, 8 + length, size)
+    return places
 
 
-def _info(file: Path, name: str, entry: Any, data_bytes: int) -> TensorInfo:
+def _place(file: Path, name: str, entry: Any, data_start: int, file_bytes: int) -> _Place:
+    what = f"Tensor {name!r} of {file}"
     try:
         dtype, shape, (start, stop) = entry["dtype"], tuple(entry["shape"]), entry["data_offsets"]
     except (KeyError, TypeError, ValueError) as error:
-        raise CheckpointError(f"Tensor {name!r} of {file} lacks dtype, shape or data_offsets.") from error
-    if dtype not in _DTYPES:
-        raise CheckpointError(f"Tensor {name!r} of {file} has type {dtype!r}. Known: {', '.join(_DTYPES)}.")
-    if not 0 <= start <= stop <= data_bytes:
+        raise CheckpointError(f"{what} lacks dtype, shape or data_offsets.") from error
+    if not isinstance(dtype, str) or dtype not in _DTYPES:
+        raise CheckpointError(f"{what} has type {dtype!r}. Known: {', '.join(_DTYPES)}.")
+    if not all(type(number) is int and number >= 0 for number in (*shape, start, stop)):
+        raise CheckpointError(f"{what} has shape {list(shape)} and data_offsets {[start, stop]}: not whole numbers.")
+    if not start <= stop <= file_bytes - data_start:
         raise CheckpointError(
-            f"Tensor {name!r} of {file} lies at bytes {start} to {stop}, but the file holds {data_bytes}: cut off?"
+            f"{what} lies at bytes {start} to {stop}, but the file holds {file_bytes - data_start}: cut off?"
         )
-    return TensorInfo(shape=shape, dtype=_DTYPES[dtype], size_bytes=stop - start)
+    if math.prod(shape) * _DTYPES[dtype].itemsize != stop - start:
+        raise CheckpointError(f"{what} has {stop - start} bytes, which are not those of {list(shape)} {dtype} numbers.")
+    return _Place(file, data_start + start, data_start + stop, _DTYPES[dtype], shape)
+
+
+def _check_layout(file: Path, places: dict[str, _Place], data_start: int, file_bytes: int) -> None:
+    """Refuse gaps and overlaps, as the format does: a file that has them is not what its header says."""
+    end = data_start
+    for name, place in sorted(places.items(), key=lambda item: item[1][1:3]):
+        if place.start != end:
+            raise CheckpointError(f"Tensor {name!r} of {file} does not lie where the one before it ends.")
+        end = place.stop
+    if end != file_bytes:
+        raise CheckpointError(f"{file} has {file_bytes - end} bytes after its last tensor. Fetch it again.")

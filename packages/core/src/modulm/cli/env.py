@@ -11,7 +11,7 @@ from modulm.reference.platform_cpu import cpu_flags, cpuinfo
 
 HELP = "show versions, machine and settings for a bug report"
 
-_LIBRARIES = ("torch", "numpy", "tokenizers", "safetensors", "huggingface-hub", "jinja2", "msgspec", "gguf")
+_LIBRARIES = ("torch", "numpy", "tokenizers", "ml-dtypes", "huggingface-hub", "jinja2", "msgspec", "gguf")
 _INSTRUCTION_SETS = ("avx", "fma", "f16c", "amx", "asimd", "sve")
 _PREFIXES = ("VLLM_", "MODULM_", "HF_HUB_", "OMP_", "CUDA_")
 _SECRET = ("KEY", "TOKEN", "SECRET", "PASSWORD")

@@ -1,8 +1,8 @@
 """Checkpoint file formats (family `modulm.checkpoints`): what is on disk, under transformers' names.
 
-A reader is opened in the front end (config, tokenizer) and in the worker (tensors). Opening, config and tokenizer never
-import torch and never read tensor data; `tensor` returns a view on the mapped file where it can. Every name is
-the one transformers uses ("model.layers.0.self_attn.q_proj.weight"), whatever the file calls it.
+A reader is opened in the front end (config, tokenizer) and in the worker (tensors). It never imports torch; opening,
+config and tokenizer never read tensor data. Every name is the one transformers uses
+("model.layers.0.self_attn.q_proj.weight"), whatever the file calls it.
 """
 
 from abc import ABC, abstractmethod
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from modulm.interfaces.support import Support
 
 if TYPE_CHECKING:
-    import torch
+    import numpy as np
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,8 +78,11 @@ class Checkpoint(ABC):
         """Return shape and type of a tensor; `CheckpointError` with near names when there is none."""
 
     @abstractmethod
-    def tensor(self, name: str) -> "torch.Tensor":
-        """Return a tensor as float32, float16 or bfloat16 (dequantised when stored quantized). Read only."""
+    def tensor(self, name: str) -> "np.ndarray":
+        """Return a tensor in the dtype it is stored in (bfloat16 and 8-bit floats: those of `ml_dtypes`).
+
+        float32 when stored in blocks. A view on the mapped file where it can be, aligned; not to be written to.
+        """
 
     def close(self) -> None:
         """Release the file; views handed out before stay valid."""

@@ -1,7 +1,7 @@
 """Kernel providers (family `modulm.kernels`): pack a `Weight` once, at load, then multiply by it.
 
-Called by `nn/linear.py` and `nn/embedding.py` in the worker. `supports` is asked once per weight at load; a packed
-weight is called once per layer and step.
+Packing is asked for by `worker/load.py`, and needs no torch where the provider does not; `supports` is asked once per
+weight. The packed weight is called by `nn/linear.py` and `nn/embedding.py`, once per layer and step.
 """
 
 from abc import ABC, abstractmethod
@@ -68,8 +68,14 @@ class KernelProvider(ABC):
         """Say whether this provider serves `op` ("linear" or "embedding") for such a weight on such a device."""
 
     @abstractmethod
-    def pack(self, weight: Weight, device: "torch.device", dtype: "torch.dtype") -> PackedWeight:
-        """Move the weight into this provider's layout. `dtype` is that of the activations. May alias its tensors."""
+    def pack(self, weight: Weight, device: str, dtype: str) -> PackedWeight:
+        """Bring the weight into this provider's layout, on `device`. It may alias the weight's arrays.
+
+        Args:
+            weight: One that `supports` accepted.
+            device: As torch names it: "cpu", "cuda:0".
+            dtype: That of the activations: "float32", "bfloat16", "float16".
+        """
 
     def program(
         self,

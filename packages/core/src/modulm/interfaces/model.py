@@ -63,3 +63,9 @@ class WeightSource(Protocol):
 
         `op` is "linear" or "embedding". Where the parts' kinds differ they stay apart behind one `PackedWeight`.
         """
+
+    def packed_slice(self, name: str, shape: tuple[int, int, int], index: int, *, op: str = "linear") -> Any:
+        """Return one `PackedWeight` for matrix `index` of a plain tensor `name` [count, out_features, in_features].
+
+        For experts that a checkpoint stacks: `name` is the tensor's own ("model.layers.0.mlp.experts.down_proj").
+        """

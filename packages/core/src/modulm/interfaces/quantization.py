@@ -1,7 +1,8 @@
 """Quantization (family `modulm.quantization`): checkpoint tensors -> `Weight`, knowing formats and no devices.
 
-A `Weight` is one of few canonical kinds, so that every format reaches every kernel. Kinds hold tensors and say nothing
-of how to multiply: `interfaces/kernels.py` does. All are [out_features, in_features], row-major.
+A `Weight` is one of few canonical kinds, so that every format reaches every kernel. Kinds hold numpy arrays, often
+read-only views on a mapped file, and say nothing of how to multiply: `interfaces/kernels.py` does. All are
+[out_features, in_features], row-major. bfloat16 and 8-bit floats are the dtypes of that name in `ml_dtypes`.
 """
 
 from abc import ABC, abstractmethod
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from modulm.interfaces.support import Support
 
 if TYPE_CHECKING:
-    import torch
+    import numpy as np
 
     from modulm.interfaces.checkpoint import Checkpoint
 
@@ -29,7 +30,7 @@ class Weight:
 class Dense(Weight):
     """Plain numbers: `data` is float32, float16 or bfloat16 [out_features, in_features]."""
 
-    data: "torch.Tensor"
+    data: "np.ndarray"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -47,9 +48,9 @@ class GroupedInt(Weight):
 
     bits: int
     group_size: int
-    codes: "torch.Tensor"
-    scales: "torch.Tensor"
-    minimums: "torch.Tensor"
+    codes: "np.ndarray"
+    scales: "np.ndarray"
+    minimums: "np.ndarray"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -59,19 +60,20 @@ class ChannelInt8(Weight):
     `codes` is int8 [out_features, in_features], `scales` float32 [out_features].
     """
 
-    codes: "torch.Tensor"
-    scales: "torch.Tensor"
+    codes: "np.ndarray"
+    scales: "np.ndarray"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Float8(Weight):
-    """8-bit floats (e4m3 or e5m2) with scales per block: value = scales[row // block[0], col // block[1]] * data.
+    """8-bit floats with scales per block: value = scales[row // block[0], col // block[1]] * data.
 
-    A per-tensor scale has block (out_features, in_features), per-channel (1, in_features).
+    `data` is float8_e4m3fn or float8_e5m2. A per-tensor scale has block (out_features, in_features), per-channel
+    (1, in_features).
     """
 
-    data: "torch.Tensor"
-    scales: "torch.Tensor"
+    data: "np.ndarray"
+    scales: "np.ndarray"
     block: tuple[int, int]
 
 
@@ -83,9 +85,9 @@ class Codebook4(Weight):
     """
 
     group_size: int
-    codes: "torch.Tensor"
-    scales: "torch.Tensor"
-    codebook: "torch.Tensor"
+    codes: "np.ndarray"
+    scales: "np.ndarray"
+    codebook: "np.ndarray"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -96,8 +98,8 @@ class BlockFloat4(Weight):
     """
 
     group_size: int
-    codes: "torch.Tensor"
-    scales: "torch.Tensor"
+    codes: "np.ndarray"
+    scales: "np.ndarray"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -107,12 +109,12 @@ class Encoded(Weight):
     Attributes:
         format: The format's name, for messages.
         data: uint8 [out_features, bytes per row].
-        decode: rows uint8 [n, bytes per row] -> float32 [n, in_features].
+        decode: rows uint8 [n, bytes per row], only to be read -> float32 [n, in_features].
     """
 
     format: str
-    data: "torch.Tensor"
-    decode: Callable[["torch.Tensor"], "torch.Tensor"]
+    data: "np.ndarray"
+    decode: Callable[["np.ndarray"], "np.ndarray"]
 
 
 class QuantizationScheme(ABC):

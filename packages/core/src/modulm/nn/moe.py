@@ -80,8 +80,8 @@ class SparseMoE(nn.Module):
         shape = self.experts
         gate_up_shape = (shape.count, 2 * shape.intermediate_size, shape.hidden_size)
         down_shape = (shape.count, shape.hidden_size, shape.intermediate_size)
-        self.gate_up = [_Plain(one) for one in source.tensor(f"{name}.gate_up_proj", gate_up_shape)]
-        self.down = [_Plain(one) for one in source.tensor(f"{name}.down_proj", down_shape)]
+        self.gate_up = [source.packed_slice(f"{name}.gate_up_proj", gate_up_shape, i) for i in range(shape.count)]
+        self.down = [source.packed_slice(f"{name}.down_proj", down_shape, i) for i in range(shape.count)]
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return [num_tokens, hidden_size] for x of that shape."""
@@ -110,20 +110,3 @@ class SparseMoE(nn.Module):
             function=SYNONYMS.get(shape.activation, shape.activation),
             normalised=shape.normalised,
         )
-
-
-class _Plain:
-    """A slice of a stacked tensor, multiplied as it is: formats that stack experts do not quantize them."""
-
-    def __init__(self, data: torch.Tensor) -> None:
-        self._data = data
-
-    def linear(self, x: torch.Tensor) -> torch.Tensor:
-        return F.linear(x, self._data)
-
-    def rows(self, index: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-        return self._data[index].to(dtype)
-
-    @property
-    def size_bytes(self) -> int:
-        return self._data.nbytes

@@ -1,8 +1,13 @@
-"""Every canonical kind of weight -> plain numbers, in a few lines of torch each. Knows no kernel and no format."""
+"""Every canonical kind of weight -> plain numbers, in a few lines of torch each. Knows no kernel and no format.
+
+Weights come with arrays (`dequantize`), or with tensors in their place (`as_tensors`) where rows are wanted often.
+"""
 
 from collections.abc import Callable
+from dataclasses import fields, replace
 from typing import Any
 
+import numpy as np
 import torch
 
 from modulm.interfaces.quantization import (
@@ -15,6 +20,7 @@ from modulm.interfaces.quantization import (
     GroupedInt,
     Weight,
 )
+from modulm.reference.tensors import to_torch
 
 Rows = slice | torch.Tensor
 """Which rows of a weight: a slice, or int64 indices."""
@@ -25,9 +31,27 @@ _E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -
 
 def dequantize(weight: Weight, dtype: torch.dtype, rows: Rows = _ALL) -> torch.Tensor:
     """Return the rows as [n, in_features]; computed in float32. Raises `TypeError` on a kind that is not canonical."""
+    return dequantized_rows(as_tensors(weight, "cpu"), dtype, rows)
+
+
+def dequantized_rows(weight: Any, dtype: torch.dtype, rows: Rows) -> torch.Tensor:
+    """Return what `dequantize` does, of a weight that `as_tensors` made."""
+    return KINDS[type(weight)](weight, rows).to(dtype)
+
+
+def as_tensors(weight: Weight, device: str) -> Any:
+    """Return a weight of the same kind with tensors on `device` in place of arrays. Raises `TypeError` as above."""
     if type(weight) not in KINDS:
         raise TypeError(f"{type(weight).__name__} is no canonical kind of weight; there are: {_names()}")
-    return KINDS[type(weight)](weight, rows).to(dtype)
+    arrays = {field.name: getattr(weight, field.name) for field in fields(weight)}
+    made: Any = {name: to_torch(array, device) for name, array in arrays.items() if isinstance(array, np.ndarray)}
+    return replace(weight, **made)
+
+
+def tensors_of(weight: Any) -> dict[str, torch.Tensor]:
+    """Return the tensors of a weight that `as_tensors` made, by field."""
+    values = {field.name: getattr(weight, field.name) for field in fields(weight)}
+    return {name: value for name, value in values.items() if isinstance(value, torch.Tensor)}
 
 
 def unpack4(codes: torch.Tensor) -> torch.Tensor:
@@ -35,11 +59,11 @@ def unpack4(codes: torch.Tensor) -> torch.Tensor:
     return torch.stack((codes & 15, codes >> 4), dim=-1).flatten(-2)
 
 
-def _dense(weight: Dense, rows: Rows) -> torch.Tensor:
+def _dense(weight: Any, rows: Rows) -> torch.Tensor:
     return weight.data[rows]
 
 
-def _grouped_int(weight: GroupedInt, rows: Rows) -> torch.Tensor:
+def _grouped_int(weight: Any, rows: Rows) -> torch.Tensor:
     codes = weight.codes[rows]
     values = torch.empty(*codes.shape[:-1], weight.in_features, device=codes.device)
     if weight.bits <= 4:  # in place: fresh memory for every step costs more than the arithmetic
@@ -51,11 +75,11 @@ def _grouped_int(weight: GroupedInt, rows: Rows) -> torch.Tensor:
     return values
 
 
-def _channel_int8(weight: ChannelInt8, rows: Rows) -> torch.Tensor:
+def _channel_int8(weight: Any, rows: Rows) -> torch.Tensor:
     return weight.codes[rows].float() * weight.scales[rows].float()[:, None]
 
 
-def _float8(weight: Float8, rows: Rows) -> torch.Tensor:
+def _float8(weight: Any, rows: Rows) -> torch.Tensor:
     # torch indexes bytes everywhere, 8-bit floats not on every device
     data = weight.data.view(torch.uint8)[rows].view(weight.data.dtype).float()
     index = torch.arange(weight.out_features, device=data.device)[rows]
@@ -64,12 +88,12 @@ def _float8(weight: Float8, rows: Rows) -> torch.Tensor:
     return data * scales[index // high].repeat_interleave(wide, dim=1)[:, : weight.in_features]
 
 
-def _codebook4(weight: Codebook4, rows: Rows) -> torch.Tensor:
+def _codebook4(weight: Any, rows: Rows) -> torch.Tensor:
     values = weight.codebook.float()[unpack4(weight.codes[rows]).int()]
     return _scaled(values, weight.scales[rows].float(), weight.group_size)
 
 
-def _block_float4(weight: BlockFloat4, rows: Rows) -> torch.Tensor:
+def _block_float4(weight: Any, rows: Rows) -> torch.Tensor:
     table = torch.tensor(_E2M1, device=weight.codes.device)
     scales = weight.scales[rows] if weight.scales.itemsize > 1 else _byte_scales(weight.scales, rows)
     return _scaled(table[unpack4(weight.codes[rows]).int()], scales.float(), weight.group_size)
@@ -83,8 +107,9 @@ def _byte_scales(scales: torch.Tensor, rows: Rows) -> torch.Tensor:
     return chosen.view(scales.dtype).float()
 
 
-def _encoded(weight: Encoded, rows: Rows) -> torch.Tensor:
-    return weight.decode(weight.data[rows])
+def _encoded(weight: Any, rows: Rows) -> torch.Tensor:
+    data = weight.data[rows]
+    return to_torch(weight.decode(data.cpu().numpy()), data.device)
 
 
 def _scaled(values: torch.Tensor, scales: torch.Tensor, group_size: int) -> torch.Tensor:

@@ -3,7 +3,6 @@
 Serves every kind on every device. Faster providers are asked first; how each kind is stored is in `dequantize.py`.
 """
 
-from dataclasses import fields, replace
 from typing import Any, ClassVar
 
 import torch
@@ -12,7 +11,8 @@ import torch.nn.functional as F
 from modulm.interfaces.kernels import KernelProvider, PackedWeight
 from modulm.interfaces.quantization import Dense, Weight
 from modulm.interfaces.support import Accepted, Rejected, Support
-from modulm.reference.dequantize import KINDS, dequantize
+from modulm.reference.dequantize import KINDS, as_tensors, dequantized_rows, tensors_of
+from modulm.reference.tensors import to_torch
 
 _CHUNK = 1 << 18
 """Most numbers that are dequantised at once: 1 MiB in float32 stays in the cache and in the allocator's pool."""
@@ -39,9 +39,9 @@ class DenseWeight:
 
 
 class QuantizedWeight:
-    """A weight as its checkpoint has it, dequantised on the way."""
+    """A weight as its checkpoint has it, dequantised on the way. `weight` is one that `as_tensors` made."""
 
-    def __init__(self, weight: Weight) -> None:
+    def __init__(self, weight: Any) -> None:
         self._weight = weight
 
     def linear(self, x: torch.Tensor) -> torch.Tensor:
@@ -51,17 +51,17 @@ class QuantizedWeight:
         out = x.new_empty(*x.shape[:-1], count)
         for first in range(0, count, at_once):
             rows = slice(first, min(first + at_once, count))
-            out[..., rows] = F.linear(x, dequantize(self._weight, x.dtype, rows))
+            out[..., rows] = F.linear(x, dequantized_rows(self._weight, x.dtype, rows))
         return out
 
     def rows(self, index: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         """See `PackedWeight`."""
-        return dequantize(self._weight, dtype, index)
+        return dequantized_rows(self._weight, dtype, index)
 
     @property
     def size_bytes(self) -> int:
         """See `PackedWeight`."""
-        return sum(tensor.nbytes for tensor in _tensors(self._weight).values())
+        return sum(tensor.nbytes for tensor in tensors_of(self._weight).values())
 
 
 class TorchKernels(KernelProvider):
@@ -77,14 +77,8 @@ class TorchKernels(KernelProvider):
             return Rejected(f"{type(weight).__name__} is no canonical kind of weight")
         return Accepted("plain torch" if isinstance(weight, Dense) else "plain torch, dequantised at every call")
 
-    def pack(self, weight: Weight, device: torch.device, dtype: torch.dtype) -> PackedWeight:
+    def pack(self, weight: Weight, device: str, dtype: str) -> PackedWeight:
         """See base class. A dense weight is converted to `dtype`, once, where it has another."""
         if isinstance(weight, Dense):
-            return DenseWeight(weight.data.to(device, dtype))
-        moved: dict[str, Any] = {name: tensor.to(device) for name, tensor in _tensors(weight).items()}
-        return QuantizedWeight(replace(weight, **moved))
-
-
-def _tensors(weight: Weight) -> dict[str, torch.Tensor]:
-    values = {field.name: getattr(weight, field.name) for field in fields(weight)}
-    return {name: value for name, value in values.items() if isinstance(value, torch.Tensor)}
+            return DenseWeight(to_torch(weight.data, device).to(getattr(torch, dtype)))
+        return QuantizedWeight(as_tensors(weight, device))

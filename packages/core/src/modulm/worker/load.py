@@ -1,7 +1,8 @@
 """From checkpoint to model: builds the model without weights, then lets every layer ask for its own.
 
 `TensorSource` is the `WeightSource` of `interfaces/model.py`: it goes through quantization scheme and kernels, keeps
-account of which tensors were used, and counts progress. Knows no architecture. torch is imported when loading starts.
+account of which tensors were used and how weights were packed, and counts progress. Knows no architecture. torch is
+imported for a tensor or a model: arrays and packed weights need none.
 """
 
 import difflib
@@ -11,12 +12,17 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+import ml_dtypes
+import numpy as np
+
 from modulm.config import ModelConfig
 from modulm.errors import CheckpointError, Unsupported
 from modulm.interfaces.checkpoint import Checkpoint
 from modulm.interfaces.kernels import KernelProvider, PackedWeight
-from modulm.interfaces.quantization import QuantizationScheme, Weight
+from modulm.interfaces.quantization import Dense, QuantizationScheme, Weight
+from modulm.interfaces.recipe import Recipe
 from modulm.log import logger
+from modulm.worker.weights import Parts, stacked
 
 if TYPE_CHECKING:
     import torch
@@ -29,10 +35,15 @@ _UNNEEDED = re.compile(
     r"|(^|\.)(vision_tower|vision_model|visual|multi_modal_projector|audio_tower|embed_vision|embed_audio)\."
 )
 """Tensors that a text model may leave alone: recomputed tables, a copy of tied embeddings, other modalities."""
+_DENSE = ("float32", "float16", "bfloat16")
+"""dtypes of `Dense`; any other float becomes float32."""
 
 
 class TensorSource:
-    """Weights of one checkpoint, for one device and dtype."""
+    """Weights of one checkpoint, for one device and dtype, both by torch's names: "cuda:0", "bfloat16".
+
+    Weights that are not quantized keep the dtype they are stored in; the kernel decides. Other tensors get `dtype`.
+    """
 
     def __init__(
         self,
@@ -40,8 +51,8 @@ class TensorSource:
         *,
         scheme: QuantizationScheme | None,
         kernels: Sequence[KernelProvider],
-        device: "torch.device",
-        dtype: "torch.dtype",
+        device: str,
+        dtype: str,
         progress: Progress | None = None,
     ) -> None:
         self._checkpoint = checkpoint
@@ -53,6 +64,7 @@ class TensorSource:
         self._names = set(checkpoint.tensor_names())
         self._sorted = sorted(self._names)  # "/" follows "." in it
         self._used: set[str] = set()
+        self._recipes: dict[int, tuple[PackedWeight, Recipe]] = {}  # by id, unique as long as the weight is kept here
         self.size_bytes = 0
         """Bytes of all weights handed out."""
         self.choices: Counter[str] = Counter()
@@ -63,39 +75,72 @@ class TensorSource:
         return name in self._names
 
     def tensor(self, name: str, shape: tuple[int, ...]) -> "torch.Tensor":
-        """See `WeightSource`."""
-        tensor = self._read_floats(name, shape).to(device=self._device, dtype=self._dtype)
-        self.size_bytes += tensor.nbytes
-        return tensor
+        """See `WeightSource`. A copy where `array` is a view on the file: writing there would end the process."""
+        from modulm.reference.tensors import to_torch
+
+        array = self.array(name, shape)
+        return to_torch(array if array.flags.writeable else array.copy(), self._device)
+
+    def array(self, name: str, shape: tuple[int, ...]) -> np.ndarray:
+        """Return the numbers of `tensor` as an array, which nobody may write to."""
+        dtype = np.dtype(getattr(ml_dtypes, self._dtype, self._dtype))
+        with np.errstate(all="ignore"):  # a number that 16 bits cannot hold becomes infinite, as in torch
+            array = self._read_floats(name, shape).astype(dtype, copy=False)
+        self.size_bytes += array.nbytes
+        return array
 
     def packed(
         self, modules: list[str], out_features: list[int], in_features: int, *, op: str = "linear"
     ) -> PackedWeight:
         """See `WeightSource`. Raises `Unsupported` when no kernel serves a weight."""
-        from modulm.worker.weights import Parts, stacked
+        return self.pack(Recipe(tuple(modules), tuple(out_features), in_features, op))
 
-        parts = [self._weight(module, size, in_features) for module, size in zip(modules, out_features, strict=True)]
+    def packed_slice(self, name: str, shape: tuple[int, int, int], index: int, *, op: str = "linear") -> PackedWeight:
+        """See `WeightSource`. Raises as `packed` does."""
+        recipe = Recipe((name,), (shape[1],), shape[2], op, slice=index)
+        return self._remembered(recipe, self._pack(self._slice(recipe, shape[0]), recipe.modules, op))
+
+    def recipe(self, packed: PackedWeight) -> Recipe | None:
+        """Return how a weight was packed; None for one that did not come from here."""
+        return self._recipes[id(packed)][1] if id(packed) in self._recipes else None
+
+    def pack(self, recipe: Recipe) -> PackedWeight:
+        """Pack a weight as `recipe` says: the same again, and counted again. Raises as `packed` does."""
+        modules, sizes, width = recipe.modules, recipe.out_features, recipe.in_features
+        if recipe.slice is not None:
+            return self._remembered(recipe, self._pack(self._slice(recipe), modules, recipe.op))
+        parts = [self._weight(module, size, width) for module, size in zip(modules, sizes, strict=True)]
         whole = stacked(parts)
         if whole is not None:
-            return self._pack(whole, modules, op)
-        packed = [self._pack(part, [module], op) for part, module in zip(parts, modules, strict=True)]
-        return Parts(packed, out_features)
+            return self._remembered(recipe, self._pack(whole, modules, recipe.op))
+        packed = [self._pack(part, [module], recipe.op) for part, module in zip(parts, modules, strict=True)]
+        return self._remembered(recipe, Parts(packed, sizes))
+
+    def _remembered(self, recipe: Recipe, packed: PackedWeight) -> PackedWeight:
+        self._recipes[id(packed)] = packed, recipe
+        return packed
 
     def _weight(self, module: str, out_features: int, in_features: int) -> Weight:
-        from modulm.interfaces.quantization import Dense
-
         if self._scheme is not None:
             weight = self._scheme.weight(self._checkpoint, module, out_features, in_features)
             if weight is not None:
                 self._mark_module(module)
                 return weight
-        data = self._read_floats(f"{module}.weight", (out_features, in_features)).to(self._dtype)
-        return Dense(out_features=out_features, in_features=in_features, data=data)
+        return _dense(self._read_floats(f"{module}.weight", (out_features, in_features)))
 
-    def _pack(self, weight: Weight, modules: list[str], op: str) -> PackedWeight:
+    def _slice(self, recipe: Recipe, count: int | None = None) -> Weight:
+        """Return one matrix of a tensor of `count`, or of any number; formats that stack matrices do not quantize."""
+        (name,), (out_features,), index = recipe.modules, recipe.out_features, recipe.slice
+        stack = self._read_floats(name, (count, out_features, recipe.in_features))
+        if index is None or not 0 <= index < len(stack):
+            raise CheckpointError(f"Tensor {name!r} in {self._checkpoint.path} has no matrix {index} of {len(stack)}.")
+        return _dense(stack[index])
+
+    def _pack(self, weight: Weight, modules: Sequence[str], op: str) -> PackedWeight:
         refusals: list[str] = []
+        device_type = self._device.partition(":")[0]
         for kernel in self._kernels:
-            answer = kernel.supports(op, weight, self._device.type)
+            answer = kernel.supports(op, weight, device_type)
             if answer:
                 packed = kernel.pack(weight, self._device, self._dtype)
                 self.size_bytes += packed.size_bytes
@@ -105,34 +150,36 @@ class TensorSource:
             refusals.append(f"{kernel.name}: {getattr(answer, 'reason', answer)}")
         raise Unsupported(
             f"Weight {modules[0]!r} ({type(weight).__name__}, {weight.out_features} x {weight.in_features}) has no "
-            f"kernel for {op!r} on {self._device.type!r}. Asked: {'; '.join(refusals) or 'none'}. Install a kernel "
+            f"kernel for {op!r} on {device_type!r}. Asked: {'; '.join(refusals) or 'none'}. Install a kernel "
             "package for this device or use another checkpoint."
         )
 
-    def _read_floats(self, name: str, shape: tuple[int, ...]) -> "torch.Tensor":
-        tensor = self._read(name, shape)
-        if not tensor.is_floating_point():
+    def _read_floats(self, name: str, shape: tuple[int | None, ...]) -> np.ndarray:
+        array = self._read(name, shape)
+        if not array.dtype.name.startswith(("float", "bfloat")):
             raise CheckpointError(
-                f"Tensor {name!r} in {self._checkpoint.path} holds {str(tensor.dtype).removeprefix('torch.')} numbers, "
+                f"Tensor {name!r} in {self._checkpoint.path} holds {array.dtype.name} numbers, "
                 "but the model needs floating-point ones. It may be quantized in a way that its config does not name."
             )
-        return tensor
+        return array
 
-    def _read(self, name: str, shape: tuple[int, ...]) -> "torch.Tensor":
+    def _read(self, name: str, shape: tuple[int | None, ...]) -> np.ndarray:
+        """Return a tensor whose shape is `shape`, None in it being any size."""
         if name not in self._names:
             near = difflib.get_close_matches(name, self._names, n=3, cutoff=0.6)
             raise CheckpointError(
                 f"Tensor {name!r} is missing in {self._checkpoint.path}, which has {len(self._names)} tensors. "
                 f"Nearest: {', '.join(near) or 'none'}. The model needs it: check that the checkpoint is complete."
             )
-        tensor = self._checkpoint.tensor(name)
-        if tuple(tensor.shape) != tuple(shape):
+        array = self._checkpoint.tensor(name)
+        fits = array.ndim == len(shape) and all(w in (None, size) for w, size in zip(shape, array.shape, strict=True))
+        if not fits:
             raise CheckpointError(
-                f"Tensor {name!r} in {self._checkpoint.path} has shape {list(tensor.shape)}, but the model needs "
+                f"Tensor {name!r} in {self._checkpoint.path} has shape {list(array.shape)}, but the model needs "
                 f"{list(shape)}. Check that config and weights belong together."
             )
         self._mark({name})
-        return tensor
+        return array
 
     def _mark_module(self, module: str) -> None:
         """Count whatever a scheme may have read for a module; a bias is the layer's own to ask for."""
@@ -171,6 +218,12 @@ class TensorSource:
         _log.debug("Left over in the checkpoint, not needed: %s", ", ".join(left) or "nothing")
         if self._progress is not None:
             self._progress(len(self._names), len(self._names))
+
+
+def _dense(data: np.ndarray) -> Dense:
+    if data.dtype.name not in _DENSE:
+        data = data.astype(np.float32)
+    return Dense(out_features=data.shape[0], in_features=data.shape[1], data=data)
 
 
 def load_model(model_class: type[Any], config: ModelConfig, source: TensorSource) -> Any:

@@ -1,13 +1,13 @@
 """Several weights as one: concatenated where their kind allows it, else side by side behind one `PackedWeight`.
 
-Knows the canonical kinds of `interfaces/quantization.py`, no formats and no kernels.
+Knows the canonical kinds of `interfaces/quantization.py`, no formats and no kernels. Only multiplying imports torch.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
+import numpy as np
 
 from modulm.interfaces.kernels import PackedWeight
 from modulm.interfaces.quantization import (
@@ -21,6 +21,9 @@ from modulm.interfaces.quantization import (
     Weight,
 )
 
+if TYPE_CHECKING:
+    import torch
+
 
 def stacked(parts: Sequence[Weight]) -> Weight | None:
     """Return the parts as one weight, stacked along the output, or None where they do not fit together."""
@@ -33,15 +36,15 @@ def stacked(parts: Sequence[Weight]) -> Weight | None:
     if rule is None or any(not rule[1](first, part) for part in parts):
         return None
     fields = {name: [getattr(part, name) for part in parts] for name in rule[0]}
-    if any(not _alike(tensors) for tensors in fields.values()):
+    if any(not _alike(arrays) for arrays in fields.values()):
         return None
-    joined: dict[str, Any] = {name: torch.cat(tensors) for name, tensors in fields.items()}
+    joined: dict[str, Any] = {name: np.concatenate(arrays) for name, arrays in fields.items()}
     return replace(first, out_features=sum(part.out_features for part in parts), **joined)
 
 
-def _alike(tensors: list[torch.Tensor]) -> bool:
-    first = tensors[0]
-    return all(t.shape[1:] == first.shape[1:] and t.dtype == first.dtype and t.device == first.device for t in tensors)
+def _alike(arrays: list[np.ndarray]) -> bool:
+    first = arrays[0]
+    return all(array.shape[1:] == first.shape[1:] and array.dtype == first.dtype for array in arrays)
 
 
 def _float8_fits(first: Float8, part: Float8) -> bool:
@@ -56,12 +59,12 @@ _RULES: dict[type[Weight], tuple[tuple[str, ...], Callable[[Any, Any], bool]]] =
     Float8: (("data", "scales"), _float8_fits),
     Codebook4: (
         ("codes", "scales"),
-        lambda a, b: a.group_size == b.group_size and bool(torch.equal(a.codebook, b.codebook)),
+        lambda a, b: a.group_size == b.group_size and np.array_equal(a.codebook, b.codebook),
     ),
     BlockFloat4: (("codes", "scales"), lambda a, b: a.group_size == b.group_size),
     Encoded: (("data",), lambda a, b: a.format == b.format and a.decode is b.decode),
 }
-"""Kind -> (tensors to concatenate, whether two parts agree in the rest)."""
+"""Kind -> (arrays to concatenate, whether two parts agree in the rest)."""
 
 
 def parts_of(packed: PackedWeight) -> tuple[PackedWeight, ...]:
@@ -74,15 +77,19 @@ class Parts:
 
     def __init__(self, parts: Sequence[PackedWeight], out_features: Sequence[int]) -> None:
         self.parts = list(parts)
-        self._starts = torch.tensor([0, *out_features]).cumsum(0)
+        self._starts = np.cumsum([0, *out_features], dtype=np.int64)
 
-    def linear(self, x: torch.Tensor) -> torch.Tensor:
+    def linear(self, x: "torch.Tensor") -> "torch.Tensor":
         """See `PackedWeight`."""
+        import torch
+
         return torch.cat([part.linear(x) for part in self.parts], dim=-1)
 
-    def rows(self, index: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    def rows(self, index: "torch.Tensor", dtype: "torch.dtype") -> "torch.Tensor":
         """See `PackedWeight`."""
-        starts = self._starts.to(index.device)
+        import torch
+
+        starts = torch.from_numpy(self._starts).to(index.device)
         owner = torch.searchsorted(starts, index, right=True) - 1
         out: torch.Tensor | None = None
         for number, part in enumerate(self.parts):

@@ -76,8 +76,14 @@ class Worker:
             provider.configure(num_threads=config.cpu_threads)
         device, block_size = platform.device(), config.block_size
         max_model_len = model_config.max_model_len
-        dtype = getattr(torch, model_config.dtype)
-        source = TensorSource(checkpoint, scheme=scheme, kernels=kernels, device=device, dtype=dtype, progress=progress)
+        source = TensorSource(
+            checkpoint,
+            scheme=scheme,
+            kernels=kernels,
+            device=str(device),
+            dtype=model_config.dtype,
+            progress=progress,
+        )
         model = load_model(model_class, model_config, source)
         layers = AttentionLayers(
             attention_specs(model),

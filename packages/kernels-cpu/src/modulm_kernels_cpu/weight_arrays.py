@@ -1,0 +1,40 @@
+"""Arrays of weights, checked and laid out for native code, which gets their addresses. Knows no kinds, no torch."""
+
+from collections.abc import Collection
+
+import numpy as np
+
+FLOATS = {"float32": 0, "float16": 1, "bfloat16": 2}
+"""Types by which native code knows activations, scales and results: `Float` in float_types.hpp."""
+
+
+def plain(array: np.ndarray) -> np.ndarray:
+    """Return the array, or a copy of it, row by row without gaps and aligned."""
+    return np.require(array, requirements=["C", "A"])
+
+
+def require(array: np.ndarray, shape: tuple[int, ...], dtypes: Collection[str], what: str) -> None:
+    """Refuse an array of a weight that is not what its kind says, before its address is handed to native code."""
+    if not isinstance(array, np.ndarray):
+        raise TypeError(f"{what} is a {type(array).__module__}.{type(array).__name__}; it must be an array of numpy.")
+    if array.dtype.name not in dtypes or not array.dtype.isnative:
+        raise TypeError(f"{what} is {array.dtype}; it must be one of {', '.join(dtypes)}.")
+    if array.shape != shape:
+        raise ValueError(f"{what} has shape {list(array.shape)}; it must be {list(shape)}.")
+
+
+def same_type(scales: np.ndarray, minimums: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return both in one type: their own, or float32."""
+    if scales.dtype == minimums.dtype:
+        return scales, minimums
+    return scales.astype(np.float32), minimums.astype(np.float32)
+
+
+def are_scaled(scales: np.ndarray, minimums: np.ndarray, zero: int) -> bool:
+    """Whether each minimum is -zero * scale, exactly, as in signed formats: integers then hold it, and no memory."""
+    at_once = max(1, (1 << 18) // scales.shape[1])
+    parts = (slice(row, row + at_once) for row in range(0, len(scales), at_once))
+    with np.errstate(all="ignore"):
+        return all(
+            np.array_equal(scales[part].astype(np.float32) * np.float32(-zero), minimums[part]) for part in parts
+        )
