@@ -14,7 +14,7 @@ from workspace import ROOT
 
 MODULES = ("cli", "llm", "launch", "server", "frontend", "engine", "worker", "models", "nn", "reference", "resolve")
 MODULES += ("checkpoints", "plugins", "transport", "interfaces", "types", "config", "errors", "log", "outputs")
-MODULES += ("sampling_params", "interrupts")
+MODULES += ("sampling_params", "interrupts", "programs")
 
 FORBIDDEN = {
     "rooms": ("modulm/frontend.py", "import modulm.engine"),

@@ -55,6 +55,8 @@ def launch(config: EngineConfig, progress: Progress | None = None) -> Launched:
         platform=resolution.platform,
         logits_processors=processors,
         progress=progress,
+        saved=resolution.saved,
+        key=resolution.key,
     )
     if config.enable_prefix_caching and not worker.shares_prefixes:
         _log.warning("Prefix caching is off: this model's positions depend on the length of each sequence.")
@@ -70,5 +72,5 @@ def launch(config: EngineConfig, progress: Progress | None = None) -> Launched:
         logits_processors=processors,
     )
     seconds = time.perf_counter() - started
-    _log.info("%s (%s) is ready after %.1f s.", config.model, resolution.model_class.__name__, seconds)
+    _log.info("%s (%s) is ready after %.1f s.", config.model, resolution.architecture, seconds)
     return Launched(frontend=frontend, resolution=resolution, worker=worker, seconds=seconds)

@@ -5,9 +5,14 @@ builds none of them but the checkpoint reader; imports no room and no torch.
 """
 
 import dataclasses
+import importlib.util
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
 from typing import Any, cast
 
+from modulm import programs
 from modulm.checkpoints.folder import read_tokenizer
 from modulm.checkpoints.location import locate
 from modulm.config import EngineConfig, ModelConfig
@@ -19,11 +24,14 @@ from modulm.interfaces.platform import Platform
 from modulm.interfaces.quantization import QuantizationScheme
 from modulm.interfaces.support import Accepted, Support
 from modulm.log import logger
+from modulm.plugins import discovery, refs
+from modulm.plugins.builtin import DISTRIBUTION
 from modulm.plugins.choose import Choice, choose
 from modulm.plugins.models import ModelRegistry
 from modulm.plugins.platforms import current_platform
 from modulm.plugins.records import is_strict
 from modulm.plugins.registry import registry
+from modulm.programs import SavedModel
 
 _log = logger("resolve")
 _DEFAULT_MAX_MODEL_LEN = 2048
@@ -31,16 +39,22 @@ _DEFAULT_MAX_MODEL_LEN = 2048
 
 @dataclass(kw_only=True)
 class Resolution:
-    """Everything chosen before a model is built. `choices` grows while the worker asks for attention backends."""
+    """Everything chosen before a model is built. `choices` grows while the worker asks for attention backends.
+
+    `saved` is what an earlier process recorded of the model, `key` the name for that; `model_class` imports the class.
+    """
 
     config: EngineConfig
     platform: Platform
     checkpoint: Checkpoint
     model: ModelConfig
-    model_class: type[Any]
+    architecture: str
+    model_class: Callable[[], type[Any]]
     scheme: QuantizationScheme | None
     kernels: list[KernelProvider]
     generation_config: dict[str, Any]
+    saved: SavedModel | None = None
+    key: str | None = None
     choices: list[Choice] = field(default_factory=list)
     _attention: dict[AttentionSpec, AttentionBackend] = field(default_factory=dict)
 
@@ -66,17 +80,29 @@ def resolve(config: EngineConfig) -> Resolution:
         )
     checkpoint, format_choice = open_checkpoint(config)
     hf = _text_config(checkpoint.config())
-    model_class, architecture = ModelRegistry.resolve_model_cls(_architectures(config, hf))
-    # Published configurations leave out what the model family takes for granted.
-    hf = {**getattr(model_class, "config_defaults", {}), **hf}
-    model = model_config(config, hf, platform)
+    architectures = _architectures(config, hf)
     scheme, scheme_choice = _scheme(config, checkpoint, hf, platform)
     kernels = _kernels(config, platform)
+    key = program_key(config, hf, checkpoint, platform, kernels)
+    saved = None if key is None else programs.load(key)
+
+    def model_class() -> type[Any]:
+        return ModelRegistry.resolve_model_cls(architectures)[0]
+
+    first = ModelRegistry.find(architectures)
+    if saved is None or first is None:
+        found, architecture = ModelRegistry.resolve_model_cls(architectures)
+        defaults = getattr(found, "config_defaults", {})
+        key = key if first is not None and architecture == first[0] else None
+    else:
+        architecture, defaults = first[0], saved.config_defaults
+    # Published configurations leave out what the model family takes for granted.
+    model = model_config(config, {**defaults, **hf}, platform)
     generation = checkpoint.generation_config() if config.generation_config == "auto" else {}
     choices = [
         Choice("platform", platform.name, platform, [(platform.name, Accepted(platform.device_type))]),
         format_choice,
-        Choice("modulm.models", architecture, model_class, [(architecture, Accepted("named by the checkpoint"))]),
+        Choice("modulm.models", architecture, None, [(architecture, Accepted("named by the checkpoint"))]),
         scheme_choice,
     ]
     return Resolution(
@@ -84,10 +110,13 @@ def resolve(config: EngineConfig) -> Resolution:
         platform=platform,
         checkpoint=checkpoint,
         model=model,
+        architecture=architecture,
         model_class=model_class,
         scheme=scheme,
         kernels=kernels,
         generation_config=generation,
+        saved=saved,
+        key=key,
         choices=[choice for choice in choices if choice is not None],
     )
 
@@ -129,6 +158,34 @@ def model_config(config: EngineConfig, hf: dict[str, Any], platform: Platform) -
         architectures=_architectures(config, hf),
         dtype=_dtype(config, hf, platform),
         max_model_len=_max_model_len(config, hf),
+    )
+
+
+def program_key(
+    config: EngineConfig, hf: dict[str, Any], checkpoint: Checkpoint, platform: Platform, kernels: list[KernelProvider]
+) -> str | None:
+    """Return the digest of all that a recording of this model depends on; None where none could be used."""
+    found = ModelRegistry.find(_architectures(config, hf))
+    able = platform.device_type == "cpu" and any(kernel.runs_programs for kernel in kernels)
+    if not able or found is None or config.enforce_eager:
+        return None
+    architecture, reference = found
+    spec = importlib.util.find_spec(refs.split(reference)[0])
+    if spec is None or spec.origin is None:
+        return None
+    layers = Path(__file__).parent / "nn"
+    tensors = {name: (info.shape, info.dtype) for name in checkpoint.tensor_names() if (info := checkpoint.info(name))}
+    return programs.key_of(
+        architecture=architecture,
+        model=reference,
+        config=hf,
+        dtype=_dtype(config, hf, platform),
+        max_model_len=config.max_model_len,
+        quantization=config.quantization,
+        tensors=tensors,
+        kernels=[kernel.name for kernel in kernels],
+        versions=[version(DISTRIBUTION), *sorted({record.origin for record in discovery.records()})],
+        sources=programs.source_state([Path(spec.origin), *layers.glob("*.py")]),
     )
 
 

@@ -80,7 +80,7 @@ def test_a_model_registered_by_string(tiny_llm, tiny_folder, tmp_path, monkeypat
     config = (folder / "config.json").read_text()
     (folder / "config.json").write_text(config.replace("LlamaForCausalLM", "MyLlamaForCausalLM"))
     llm = LLM(model=str(folder), num_kv_blocks=200)
-    assert llm._launched.resolution.model_class.__name__ == "MyLlama"
+    assert llm._launched.resolution.model_class().__name__ == "MyLlama"
     assert tokens(llm) == tokens(tiny_llm())
 
 

@@ -15,7 +15,7 @@ from modulm.interfaces.quantization import (
     GroupedInt,
     Weight,
 )
-from modulm.reference import linear_torch
+from modulm.reference import weights_torch
 from modulm.reference.dequantize import dequantize
 from modulm.reference.linear_torch import TorchKernels
 from modulm.reference.tensors import to_torch
@@ -121,7 +121,7 @@ def test_dequantises_whole_and_by_rows(name):
 
 @pytest.mark.parametrize("name", CASES)
 def test_multiplies_and_looks_up(name, monkeypatch):
-    monkeypatch.setattr(linear_torch, "_CHUNK", 5 * IN)  # several chunks, and a rest
+    monkeypatch.setattr(weights_torch, "_CHUNK", 5 * IN)  # several chunks, and a rest
     weight, want = CASES[name]()
     provider = TorchKernels()
     assert provider.supports("linear", weight, "cpu")

@@ -107,7 +107,7 @@ def make_worker(reference, model_class, **options):
     config = EngineConfig.make(model="tiny", **({"block_size": BLOCK_SIZE, "num_kv_blocks": 200} | options))
     backend = TorchAttention()
     return Worker(
-        config, model_config, checkpoint=MemoryCheckpoint(tensors), model_class=model_class, scheme=None,
+        config, model_config, checkpoint=MemoryCheckpoint(tensors), model_class=lambda: model_class, scheme=None,
         kernels=[TorchKernels()], attention=lambda spec: backend, platform=CPUPlatform(),
         logits_processors=processors, progress=progress,
     )  # fmt: skip

@@ -32,6 +32,10 @@ class Platform(ABC):
     def device(self, index: int = 0) -> "torch.device":
         """Return the torch device of local rank `index`."""
 
+    def device_name(self, index: int = 0) -> str:
+        """Return torch's name of that device: "cpu", "cuda:0"."""
+        return str(self.device(index))
+
     @abstractmethod
     def available_memory_bytes(self, index: int = 0) -> int:
         """Return memory that may still be allocated on the device."""

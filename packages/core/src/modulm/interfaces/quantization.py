@@ -117,6 +117,18 @@ class Encoded(Weight):
     decode: Callable[["np.ndarray"], "np.ndarray"]
 
 
+CANONICAL: tuple[type[Weight], ...] = (
+    Dense,
+    GroupedInt,
+    ChannelInt8,
+    Float8,
+    Codebook4,
+    BlockFloat4,
+    Encoded,
+)
+"""All kinds."""
+
+
 class QuantizationScheme(ABC):
     """How one checkpoint format stores its weights. Made once per model load, in the worker."""
 

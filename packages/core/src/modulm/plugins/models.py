@@ -52,6 +52,13 @@ class _ModelRegistry:
         """Return the names of all architectures that can be asked for."""
         return self._registry.references.keys()
 
+    def find(self, architectures: Iterable[str]) -> tuple[str, str] | None:
+        """Return (name, reference) of the first that is registered; None where that is a class, or there is none."""
+        references = self._registry.references
+        name = next((name for name in architectures if name in references), None)
+        reference = references.get(name) if name is not None else None
+        return (name, reference) if name is not None and isinstance(reference, str) else None
+
     def resolve_model_cls(self, architectures: str | Iterable[str], model_config: Any = None) -> tuple[type, str]:
         """Return (class, name) of the first architecture that loads.
 

@@ -1,67 +1,13 @@
-"""Linear layers in plain torch: dense weights as they are, all others dequantised at every call, a few rows at a time.
+"""The kernel provider of last resort, plain torch: serves every kind of weight on every device.
 
-Serves every kind on every device. Faster providers are asked first; how each kind is stored is in `dequantize.py`.
+Faster providers are asked first. torch is imported for the first weight: see `weights_torch.py`.
 """
 
-from typing import Any, ClassVar
-
-import torch
-import torch.nn.functional as F
+from typing import ClassVar
 
 from modulm.interfaces.kernels import KernelProvider, PackedWeight
-from modulm.interfaces.quantization import Dense, Weight
+from modulm.interfaces.quantization import CANONICAL, Dense, Weight
 from modulm.interfaces.support import Accepted, Rejected, Support
-from modulm.reference.dequantize import KINDS, as_tensors, dequantized_rows, tensors_of
-from modulm.reference.tensors import to_torch
-
-_CHUNK = 1 << 18
-"""Most numbers that are dequantised at once: 1 MiB in float32 stays in the cache and in the allocator's pool."""
-
-
-class DenseWeight:
-    """A plain matrix [out_features, in_features] in the compute dtype."""
-
-    def __init__(self, data: torch.Tensor) -> None:
-        self._data = data
-
-    def linear(self, x: torch.Tensor) -> torch.Tensor:
-        """See `PackedWeight`."""
-        return F.linear(x, self._data)
-
-    def rows(self, index: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-        """See `PackedWeight`."""
-        return self._data[index].to(dtype)
-
-    @property
-    def size_bytes(self) -> int:
-        """See `PackedWeight`."""
-        return self._data.nbytes
-
-
-class QuantizedWeight:
-    """A weight as its checkpoint has it, dequantised on the way. `weight` is one that `as_tensors` made."""
-
-    def __init__(self, weight: Any) -> None:
-        self._weight = weight
-
-    def linear(self, x: torch.Tensor) -> torch.Tensor:
-        """See `PackedWeight`."""
-        count = self._weight.out_features
-        at_once = max(1, _CHUNK // self._weight.in_features)
-        out = x.new_empty(*x.shape[:-1], count)
-        for first in range(0, count, at_once):
-            rows = slice(first, min(first + at_once, count))
-            out[..., rows] = F.linear(x, dequantized_rows(self._weight, x.dtype, rows))
-        return out
-
-    def rows(self, index: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-        """See `PackedWeight`."""
-        return dequantized_rows(self._weight, dtype, index)
-
-    @property
-    def size_bytes(self) -> int:
-        """See `PackedWeight`."""
-        return sum(tensor.nbytes for tensor in tensors_of(self._weight).values())
 
 
 class TorchKernels(KernelProvider):
@@ -73,12 +19,12 @@ class TorchKernels(KernelProvider):
         """See base class."""
         if op not in ("linear", "embedding"):
             return Rejected(f"op {op!r} is unknown; it has linear and embedding")
-        if type(weight) not in KINDS:
+        if type(weight) not in CANONICAL:
             return Rejected(f"{type(weight).__name__} is no canonical kind of weight")
         return Accepted("plain torch" if isinstance(weight, Dense) else "plain torch, dequantised at every call")
 
     def pack(self, weight: Weight, device: str, dtype: str) -> PackedWeight:
         """See base class. A dense weight is converted to `dtype`, once, where it has another."""
-        if isinstance(weight, Dense):
-            return DenseWeight(to_torch(weight.data, device).to(getattr(torch, dtype)))
-        return QuantizedWeight(as_tensors(weight, device))
+        from modulm.reference.weights_torch import packed
+
+        return packed(weight, device, dtype)

@@ -44,6 +44,10 @@ class CPUPlatform(Platform):
 
         return torch.device("cpu")
 
+    def device_name(self, index: int = 0) -> str:
+        """See base class; asks no torch."""
+        return "cpu"
+
     def available_memory_bytes(self, index: int = 0) -> int:
         """Return what the system and the process's control groups leave."""
         return available_bytes()

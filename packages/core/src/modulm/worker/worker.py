@@ -5,6 +5,7 @@ torch is imported when the first worker is built, not before.
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from modulm.config import EngineConfig, ModelConfig
@@ -16,13 +17,15 @@ from modulm.interfaces.logits import LogitsProcessor
 from modulm.interfaces.platform import Platform
 from modulm.interfaces.quantization import QuantizationScheme
 from modulm.log import logger
+from modulm.programs import SavedModel
 from modulm.types import KVLayout, Plan, StepResult
 from modulm.worker.attention_layers import AttentionLayers
 from modulm.worker.batch import Batch
 from modulm.worker.groups import Grouping, grouped
 from modulm.worker.kv_budget import num_blocks
 from modulm.worker.kv_memory import as_tensors, device_caches, host_caches
-from modulm.worker.load import Progress, TensorSource, load_model
+from modulm.worker.load import Progress, TensorSource
+from modulm.worker.model import LoadedModel, load_saved, load_torch
 from modulm.worker.recorded import run_natively
 from modulm.worker.runner import Runner
 
@@ -39,13 +42,15 @@ class Worker:
         config: What the user asked for.
         model_config: What the checkpoint declares.
         checkpoint: Opened; its tensors are read here.
-        model_class: A `CausalLM`.
+        model_class: Returns a `CausalLM`; called only where a saved recording does not do.
         scheme: Of a quantized checkpoint, else None.
         kernels: Asked in order, for each weight.
         attention: Returns the backend for a layer's specification.
         platform: The device's.
         logits_processors: Classes, after the built-in ones.
         progress: Told (done, total) while tensors load.
+        saved: What an earlier process recorded of this model.
+        key: Under which to save what is recorded now; None does not.
 
     Attributes:
         shares_prefixes: Whether the keys and values of a prefix are the same in every sequence that begins with it.
@@ -57,53 +62,50 @@ class Worker:
         model_config: ModelConfig,
         *,
         checkpoint: Checkpoint,
-        model_class: type[Any],
+        model_class: Callable[[], type[Any]],
         scheme: QuantizationScheme | None,
         kernels: list[KernelProvider],
         attention: Callable[[AttentionSpec], AttentionBackend],
         platform: Platform,
         logits_processors: Sequence[type[LogitsProcessor]] = (),
         progress: Progress | None = None,
+        saved: SavedModel | None = None,
+        key: str | None = None,
     ) -> None:
-        import torch
-
-        from modulm.worker.program import attention_specs, bind_attention, depends_on_length
         from modulm.worker.sampler import Sampler
 
-        if config.cpu_threads is not None:
-            torch.set_num_threads(config.cpu_threads)
         for provider in kernels:
             provider.configure(num_threads=config.cpu_threads)
-        device, block_size = platform.device(), config.block_size
-        max_model_len = model_config.max_model_len
+        device, block_size, max_model_len = platform.device_name(), config.block_size, model_config.max_model_len
         source = TensorSource(
-            checkpoint,
-            scheme=scheme,
-            kernels=kernels,
-            device=str(device),
-            dtype=model_config.dtype,
-            progress=progress,
+            checkpoint, scheme=scheme, kernels=kernels, device=device, dtype=model_config.dtype, progress=progress
         )
-        model = load_model(model_class, model_config, source)
+        load = partial(load_torch, config=model_config, source=source)
+        why_eager = _why_eager(config, platform.device_type, kernels)
+        if saved is not None and not why_eager:
+            model = load_saved(saved, source)
+        else:
+            model = load(model_class(), why_eager=why_eager, key=key)
         layers = AttentionLayers(
-            attention_specs(model),
-            kv_cache_dtype=config.kv_cache_dtype,
-            device_type=device.type,
-            attention=attention,
+            model.specs, kv_cache_dtype=config.kv_cache_dtype, device_type=platform.device_type, attention=attention
         )
-        bind_attention(model, layers)
         grouping = grouped(layers.pages(block_size), max_model_len)
         count = num_blocks(
             config, grouping, max_model_len=max_model_len, platform=platform, weights_bytes=source.size_bytes
         )
         self._layout = KVLayout(block_size=block_size, num_blocks=count, groups=grouping.groups)
         batch = _batch(config, max_model_len, [group.sliding_window for group in grouping.groups])
-        program, how = _program(model, layers, grouping, self._layout, device=device, kernels=kernels, config=config)
-        self.shares_prefixes = not depends_on_length(model)
-        sampler = Sampler(config, batch, device, logits_processors)
+        self.shares_prefixes = not model.depends_on_length
+        memory = _Memory(layers, grouping, self._layout)
+        program, how = _native_program(model, kernels, memory)
+        if program is None:
+            if model.module is None:  # saved by a process that was asked for other kernels or backends
+                model = load(model_class(), why_eager=how)
+            program = _eager_program(model.module, memory, platform, config.cpu_threads)
+        sampler = Sampler(config, batch, platform.device(), logits_processors)
         self._runner: Runner | None = Runner(batch, program, sampler, model_config.vocab_size)
         self._description = {
-            "device": str(device),
+            "device": device,
             "dtype": model_config.dtype,
             "weights_bytes": source.size_bytes,
             "kv_cache_bytes": count * grouping.block_bytes,
@@ -132,39 +134,57 @@ class Worker:
         self._runner = None
 
 
-def _program(
-    model: Any,
-    layers: AttentionLayers,
-    grouping: Grouping,
-    layout: KVLayout,
-    *,
-    device: Any,
-    kernels: list[KernelProvider],
-    config: EngineConfig,
-) -> "tuple[Program, str]":
-    """Return what runs the model, with its KV cache, and what to say of it."""
-    from modulm.worker.program import EagerProgram
-    from modulm.worker.trace import trace
-
-    dtypes = {name: spec.kv_cache_dtype for name, spec in layers.specs.items()}
-    memory = (grouping.buffers, layers.shapes(layout.num_blocks, layout.block_size), dtypes)
-    planners = layers.planners(grouping)
-    if device.type != "cpu":
-        eager = EagerProgram(model, kv_caches=device_caches(*memory, device), planners=planners, device=device)
-        return eager, f"eager: programs are recorded for the CPU, not for {device.type!r}"
-    caches = host_caches(*memory)
-    able = [provider for provider in kernels if provider.runs_programs]
+def _why_eager(config: EngineConfig, device_type: str, kernels: list[KernelProvider]) -> str:
+    """Return why no program can run, whatever the model; empty if one may."""
     if config.enforce_eager:
-        how = "eager, as enforce_eager says"
-    elif not able:
-        how = f"eager: none of the kernels {', '.join(provider.name for provider in kernels)} runs step programs"
-    else:
-        groups = {name: index for index, group in enumerate(grouping.groups) for name in group.layer_names}
-        try:
-            return run_natively(trace(model).to_host(), able, layers=layers, groups=groups, kv_caches=caches)
-        except Unsupported as error:
-            how = f"eager: {error}"
-    return EagerProgram(model, kv_caches=as_tensors(caches), planners=planners, device=device), how
+        return "enforce_eager says so"
+    if device_type != "cpu":
+        return f"programs are recorded for the CPU, not for {device_type!r}"
+    if not any(provider.runs_programs for provider in kernels):
+        return f"none of the kernels {', '.join(provider.name for provider in kernels)} runs step programs"
+    return ""
+
+
+class _Memory:
+    """What the KV cache will be, until somebody asks for it on the host or on a device."""
+
+    def __init__(self, layers: AttentionLayers, grouping: Grouping, layout: KVLayout) -> None:
+        self.layers = layers
+        self.groups = {name: index for index, group in enumerate(grouping.groups) for name in group.layer_names}
+        self.planners = layers.planners(grouping)
+        dtypes = {name: spec.kv_cache_dtype for name, spec in layers.specs.items()}
+        self._sizes = (grouping.buffers, layers.shapes(layout.num_blocks, layout.block_size), dtypes)
+
+    def on_host(self) -> dict[str, Any]:
+        return host_caches(*self._sizes)
+
+    def on_device(self, device: Any) -> dict[str, Any]:
+        return as_tensors(self.on_host()) if device.type == "cpu" else device_caches(*self._sizes, device)
+
+
+def _native_program(model: LoadedModel, kernels: list[KernelProvider], memory: _Memory) -> "tuple[Program | None, str]":
+    """Return what runs the model in native code, or None, and what to say of it."""
+    if model.recorded is None:
+        return None, f"eager: {model.why_eager}"
+    able = [provider for provider in kernels if provider.runs_programs]
+    try:
+        return run_natively(
+            model.recorded, able, layers=memory.layers, groups=memory.groups, kv_caches=memory.on_host()
+        )
+    except Unsupported as error:
+        return None, f"eager: {error}"
+
+
+def _eager_program(module: Any, memory: _Memory, platform: Platform, cpu_threads: int | None) -> "Program":
+    import torch
+
+    from modulm.worker.program import EagerProgram, bind_attention
+
+    if cpu_threads is not None:
+        torch.set_num_threads(cpu_threads)
+    bind_attention(module, memory.layers)
+    device = platform.device()
+    return EagerProgram(module, kv_caches=memory.on_device(device), planners=memory.planners, device=device)
 
 
 def _batch(config: EngineConfig, max_model_len: int, windows: list[int | None]) -> Batch:
