@@ -8,7 +8,7 @@ import pytest
 
 from modulm import programs
 from modulm.interfaces.attention import AttentionSpec
-from modulm.interfaces.program import Embedding, Graph, LMHead, Linear, Section, Value
+from modulm.interfaces.program import Embedding, Graph, Linear, LMHead, Section, Value
 from modulm.interfaces.recipe import Recipe
 
 GRAPH = Graph(
