@@ -26,8 +26,11 @@ class Program(Protocol):
     def run(self, step: Step) -> Any:
         """Return hidden states [num_tokens, hidden_size] of a step's tokens."""
 
-    def logits(self, hidden: Any, index: np.ndarray) -> torch.Tensor:
-        """Return logits float32 [len(index), vocab_size] of some rows (int64) of what `run` returned."""
+    def logits(self, hidden: Any, index: np.ndarray) -> Any:
+        """Return logits of some rows (int64) of what `run` returned, float32 [len(index), vocab_size], contiguous.
+
+        An array where the program runs on the host, else a tensor; it may be changed.
+        """
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,11 +86,12 @@ class EagerProgram:
         return self._model.forward(torch.from_numpy(step.token_ids).to(self._device), batch)
 
     @torch.inference_mode()
-    def logits(self, hidden: torch.Tensor, index: np.ndarray) -> torch.Tensor:
+    def logits(self, hidden: torch.Tensor, index: np.ndarray) -> Any:
         """See `Program.logits`."""
         if len(index) < len(hidden):
             hidden = hidden[torch.from_numpy(index).to(self._device)]
-        return self._model.compute_logits(hidden).float()
+        logits = self._model.compute_logits(hidden).float().contiguous()
+        return logits.numpy() if self._device.type == "cpu" else logits
 
 
 class RecordedProgram:
@@ -101,9 +105,9 @@ class RecordedProgram:
         inputs = {"token_ids": step.token_ids, "positions": step.positions, SEQUENCE_LENGTHS: step.sequence_lengths}
         self._native.forward(inputs, step.layouts)
 
-    def logits(self, hidden: None, index: np.ndarray) -> torch.Tensor:
+    def logits(self, hidden: None, index: np.ndarray) -> np.ndarray:
         """See `Program.logits`."""
-        return torch.from_numpy(self._native.logits(index))
+        return self._native.logits(index)
 
 
 def recorded(

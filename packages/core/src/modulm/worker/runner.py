@@ -11,10 +11,10 @@ from modulm.interrupts import released
 from modulm.types import Plan, SampledTokens, StepResult, TokenLogprobs
 from modulm.worker.batch import Batch, Step
 from modulm.worker.row import NO_LOGPROBS
+from modulm.worker.sampler import Sampler
 
 if TYPE_CHECKING:
     from modulm.worker.program import Program
-    from modulm.worker.sampler import Sampler
 
 _SCORED_NUMBERS = 1 << 24
 """Prompt logits are computed this many numbers (64 MiB) at a time."""
@@ -24,7 +24,7 @@ _NO_TOKEN = "No token can be chosen: the logits are not finite (a number in the 
 class Runner:
     """Executes plans, one after the other, from one thread."""
 
-    def __init__(self, batch: Batch, program: "Program", sampler: "Sampler", vocab_size: int) -> None:
+    def __init__(self, batch: Batch, program: "Program", sampler: Sampler, vocab_size: int) -> None:
         self._batch = batch
         self._program = program
         self._sampler = sampler

@@ -15,13 +15,16 @@ from modulm.interfaces.kernels import KernelProvider
 from modulm.interfaces.logits import LogitsProcessor
 from modulm.interfaces.platform import Platform
 from modulm.interfaces.quantization import QuantizationScheme
+from modulm.interfaces.sampling import SamplingKernels
 from modulm.log import logger
+from modulm.reference.sampling_numpy import NumpySampling
 from modulm.types import KVLayout, Plan, StepResult
 from modulm.worker.batch import Batch
 from modulm.worker.groups import grouped
 from modulm.worker.kv_budget import num_blocks
 from modulm.worker.load import Progress, TensorSource, load_model
 from modulm.worker.runner import Runner
+from modulm.worker.sampler import Sampler
 
 _log = logger("worker")
 
@@ -61,9 +64,9 @@ class Worker:
     ) -> None:
         import torch
 
+        from modulm.reference.sampling_torch import TorchSampling
         from modulm.worker.attention_layers import AttentionLayers
         from modulm.worker.program import EagerProgram, Program, recorded
-        from modulm.worker.sampler import Sampler
 
         if config.cpu_threads is not None:
             torch.set_num_threads(config.cpu_threads)
@@ -95,7 +98,8 @@ class Worker:
                 program, how = recorded(model, kernels, kv_caches=caches, groups=groups, backends=layers.backends)
             except Unsupported as error:
                 how = f"eager: {error}"
-        sampler = Sampler(config, batch, device, logits_processors)
+        sampling = _sampling(kernels) if device.type == "cpu" else TorchSampling(device)
+        sampler = Sampler(config, batch, sampling, device=str(device), processors=logits_processors)
         self._runner: Runner | None = Runner(batch, program, sampler, model_config.vocab_size)
         self._description = {
             "device": str(device),
@@ -125,6 +129,11 @@ class Worker:
     def shutdown(self) -> None:
         """Let go of weights and cache; may be called twice."""
         self._runner = None
+
+
+def _sampling(kernels: Sequence[KernelProvider]) -> SamplingKernels:
+    """Return the first provider's kernels for logits on the host."""
+    return next((found for provider in kernels if (found := provider.sampling()) is not None), NumpySampling())
 
 
 def _batch(config: EngineConfig, max_model_len: int, windows: list[int | None]) -> Batch:
