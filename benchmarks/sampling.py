@@ -1,7 +1,7 @@
-"""Time a step's sampling on the host beside torch's, in turns, on the same logits: CPU time of the calling thread.
+"""Time a step's sampling on the host beside torch's, in turns, on the same logits.
 
 Logits are normal with deviation 3 and a few tall ones, as a trained model's are: a handful of tokens has most of the
-weight. Times are medians in microseconds per step, of `Sampler.sample` as a whole; "arg-max" is numpy's alone.
+weight. Times are medians of wall time in microseconds per step, of `Sampler.sample` as a whole; "arg-max" is numpy's alone.
 
     python benchmarks/sampling.py [--vocab-size 49152] [--rows 1,32] [--rounds 15]
 """
@@ -10,6 +10,7 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import torch
@@ -73,24 +74,31 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=15)
     options = parser.parse_args()
     makers = {"native": NativeSampling, "numpy": NumpySampling, "torch": lambda: TorchSampling(torch.device("cpu"))}
-    print(f"{describe()}; torch {torch.__version__} with {torch.get_num_threads()} threads; {options.vocab_size} tokens")
+    print(
+        f"{describe()}; torch {torch.__version__} with {torch.get_num_threads()} threads; {options.vocab_size} tokens"
+    )
     print(f"{'rows':>4}  {'case':34} {'native':>9} {'numpy':>9} {'torch':>9}   torch / native")
     for rows in map(int, options.rows.split(",")):
         array = logits_of(rows, options.vocab_size)
-        index = np.arange(rows)
-        logits = {name: torch.from_numpy(array) if name == "torch" else array for name in makers}
         print(f"{rows:4}  {'arg-max':34} {microseconds(lambda a=array: a.argmax(-1), 20):9.0f}")
         for case, asked in CASES.items():
-            samplers = {name: sampler_for(make(), rows, asked) for name, make in makers.items()}
-            times: dict[str, list[float]] = {name: [] for name in makers}
-            for round_number in range(options.rounds + 1):
-                for name, sampler in samplers.items():
-                    took = microseconds(lambda s=sampler, x=logits[name]: s.sample(x, index), 1 if name != "native" else 5)
-                    if round_number:  # the first one warms up
-                        times[name].append(took)
-            middle = {name: statistics.median(each) for name, each in times.items()}
-            columns = " ".join(f"{middle[name]:9.0f}" for name in makers)
-            print(f"{rows:4}  {case:34} {columns}   {middle['torch'] / middle['native']:.1f}", flush=True)
+            print(f"{rows:4}  {case:34} {compared(makers, array, asked, options.rounds)}", flush=True)
+
+
+def compared(makers: dict[str, Callable[[], SamplingKernels]], array: np.ndarray, asked: dict, rounds: int) -> str:
+    """Return the columns of one case."""
+    samplers = {name: sampler_for(make(), len(array), asked) for name, make in makers.items()}
+    index = np.arange(len(array))
+    times: dict[str, list[float]] = {name: [] for name in makers}
+    for round_number in range(rounds + 1):
+        for name, sampler in samplers.items():
+            logits = torch.from_numpy(array) if name == "torch" else array
+            took = microseconds(partial(sampler.sample, logits, index), 5 if name == "native" else 1)
+            if round_number:  # the first one warms up
+                times[name].append(took)
+    middle = {name: statistics.median(each) for name, each in times.items()}
+    columns = " ".join(f"{middle[name]:9.0f}" for name in makers)
+    return f"{columns}   {middle['torch'] / middle['native']:.1f}"
 
 
 if __name__ == "__main__":

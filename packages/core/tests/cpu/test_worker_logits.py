@@ -7,10 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from modulm.interfaces.logits import AdapterLogitsProcessor, BatchUpdate, LogitsProcessor, MoveDirectionality
-from modulm.sampling_params import SamplingParams
-from modulm.types import NewSequence, Plan, Request
 from modulm.reference.sampling_numpy import NumpySampling
 from modulm.reference.sampling_torch import TorchSampling
+from modulm.sampling_params import SamplingParams
+from modulm.types import NewSequence, Plan, Request
 from modulm.worker.batch import Batch
 from modulm.worker.sampler import Sampler
 
@@ -85,7 +85,11 @@ def host(processors):
 
 def device(processors):
     batch = Batch(max_num_seqs=6, max_model_len=64, block_size=16, windows=[None], seed=0)
-    return batch, Sampler(None, batch, TorchSampling(torch.device("cpu")), processors=processors), lambda numbers: numbers
+    return (
+        batch,
+        Sampler(None, batch, TorchSampling(torch.device("cpu")), processors=processors),
+        lambda numbers: numbers,
+    )
 
 
 on_both = pytest.mark.parametrize("made", [host, device])

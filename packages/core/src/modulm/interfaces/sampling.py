@@ -98,9 +98,7 @@ class SamplingKernels(Protocol):
             factors: float32 [3, n], rows repetition (above 0, finite), frequency, presence.
         """
 
-    def draw(
-        self, logits: Any, rows: "np.ndarray", parameters: DrawParameters, numbers: "np.ndarray"
-    ) -> "np.ndarray":
+    def draw(self, logits: Any, rows: "np.ndarray", parameters: DrawParameters, numbers: "np.ndarray") -> "np.ndarray":
         """Return a token for each row, int64 [n]; `NO_TOKEN` as in `argmax`. The logits stay as they are.
 
         Weights are exp((logit - best) / temperature), in float32, of the tokens that min-p leaves. With top-k or top-p,

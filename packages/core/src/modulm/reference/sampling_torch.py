@@ -19,7 +19,7 @@ _FEW = 32
 
 
 class TorchSampling:
-    """See `SamplingKernels`. Equal logits on the last place of a fixed number of candidates are cut as torch has them."""
+    """See `SamplingKernels`."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -207,9 +207,14 @@ def _from_candidates(rows: _Rows, width: int) -> tuple[torch.Tensor, np.ndarray 
 
 def _likeliest(logits: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the `count` largest of each row, in descending order, and their ids; of equal ones the lower id first."""
-    values, ids = logits.topk(count)
-    ids, order = ids.sort(dim=-1)
-    values, order = values.gather(1, order).sort(dim=-1, descending=True, stable=True)
+    if count == logits.shape[-1]:
+        return logits.sort(dim=-1, descending=True, stable=True)
+    logits = logits.nan_to_num(nan=-math.inf, posinf=math.inf, neginf=-math.inf)  # a row of NaN means nothing anyway
+    least = logits.topk(count).values[:, -1:]
+    is_larger, is_equal = logits > least, logits == least
+    is_first = is_equal.cumsum(dim=-1) <= count - is_larger.sum(dim=-1, keepdim=True)
+    ids = (is_larger | (is_equal & is_first)).nonzero()[:, 1].reshape(len(logits), count)
+    values, order = logits.gather(1, ids).sort(dim=-1, descending=True, stable=True)
     return values, ids.gather(1, order)
 
 

@@ -39,7 +39,9 @@ def _shifts(triples: list[tuple[int, int, float]]) -> Shifts | None:
     if not triples:
         return None
     rows, ids, values = zip(*triples, strict=True)
-    limited = np.array([value if value == -np.inf else np.clip(value, -_LARGEST_BIAS, _LARGEST_BIAS) for value in values])
+    limited = np.array(
+        [value if value == -np.inf else np.clip(value, -_LARGEST_BIAS, _LARGEST_BIAS) for value in values]
+    )
     return np.array(rows, dtype=np.int64), np.array(ids, dtype=np.int64), limited.astype(np.float32)
 
 

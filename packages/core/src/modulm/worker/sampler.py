@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from modulm.interfaces.logits import BatchUpdate, LogitsProcessor
-from modulm.interfaces.sampling import NO_TOKEN, SamplingKernels, Scores
+from modulm.interfaces.sampling import SamplingKernels, Scores
 from modulm.types import TokenLogprobs
 from modulm.worker.batch import Batch
 from modulm.worker.logits import Processors

@@ -12,6 +12,7 @@ from modulm.interfaces.sampling import DrawParameters, SamplingKernels
 from modulm.worker.batch import Batch
 from modulm.worker.masks import allowed_bits, biases, completing_ids, forbidden
 from modulm.worker.penalties import Penalties
+from modulm.worker.randomness import mixed
 from modulm.worker.row import NO_LOGPROBS, Row
 
 _LARGEST = np.finfo(np.float32).max
@@ -23,7 +24,7 @@ class SamplingState:
     Attributes:
         greedy, random: int64, rows of the logits that take the likeliest token, and that draw.
         random_rows: int64, the batch rows of `random`.
-        seeds: uint64, of `random`.
+        seeds: uint64, of `random`, as `uniform` takes them.
         draw: How `random` is drawn; None when it is empty.
         scored: int64, rows of the logits whose log-probabilities are asked for.
         num_top: int64, how many of the likeliest, for each of `scored`.
@@ -37,7 +38,7 @@ class SamplingState:
         is_random = parameters["temperature"] > 0
         self.greedy, self.random = np.flatnonzero(~is_random), np.flatnonzero(is_random)
         self.random_rows = rows[self.random]
-        self.seeds = parameters["seed"][self.random]
+        self.seeds = mixed(parameters["seed"][self.random])
         self.draw = _draw_parameters(parameters[self.random]) if len(self.random) else None
         self.scored = np.flatnonzero(parameters["num_logprobs"] != NO_LOGPROBS)
         asked = parameters["num_logprobs"][self.scored]
