@@ -7,14 +7,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from modulm.interfaces.logits import AdapterLogitsProcessor, BatchUpdate, LogitsProcessor, MoveDirectionality
+from modulm.reference.sampling_numpy import NumpySampling
+from modulm.reference.sampling_torch import TorchSampling
 from modulm.sampling_params import SamplingParams
 from modulm.types import NewSequence, Plan, Request
 from modulm.worker.batch import Batch
-from modulm.worker.logits import LogitBias, MinP
 from modulm.worker.sampler import Sampler
 
 VOCAB = 64
-CPU = torch.device("cpu")
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -78,6 +78,23 @@ class Adapted(AdapterLogitsProcessor):
         return forbid
 
 
+def host(processors):
+    batch = Batch(max_num_seqs=6, max_model_len=64, block_size=16, windows=[None], seed=0)
+    return batch, Sampler(None, batch, NumpySampling(), processors=processors), lambda numbers: numbers.numpy()
+
+
+def device(processors):
+    batch = Batch(max_num_seqs=6, max_model_len=64, block_size=16, windows=[None], seed=0)
+    return (
+        batch,
+        Sampler(None, batch, TorchSampling(torch.device("cpu")), processors=processors),
+        lambda numbers: numbers,
+    )
+
+
+on_both = pytest.mark.parametrize("made", [host, device])
+
+
 def new_sequence(number, *, adapts):
     extra = {"wants": number % VOCAB, "prompt": number, "outputs": [0], "adapts": adapts}
     params = SamplingParams(temperature=0.0, extra_args=extra, logit_bias={(number + 1) % VOCAB: 500.0})
@@ -85,11 +102,11 @@ def new_sequence(number, *, adapts):
     return NewSequence(request=request, token_ids=[number])
 
 
-@given(st.data())
+@on_both
+@given(data=st.data())
 @settings(max_examples=60, deadline=None)
-def test_each_row_keeps_its_own_processors(data):
-    batch = Batch(max_num_seqs=6, max_model_len=64, block_size=16, windows=[None], seed=0)
-    sampler = Sampler(None, batch, CPU, [Recording, Adapted])
+def test_each_row_keeps_its_own_processors(made, data):
+    batch, sampler, as_logits = made([Recording, Adapted])
     recording = Recording.made[-1]
     live, next_number = {}, 0
     for _ in range(data.draw(st.integers(1, 10))):
@@ -107,7 +124,7 @@ def test_each_row_keeps_its_own_processors(data):
         if not chosen:
             continue
         rows = np.array(chosen)
-        token_ids = sampler.sample(torch.zeros(len(rows), VOCAB), rows).token_ids
+        token_ids = sampler.sample(as_logits(torch.zeros(len(rows), VOCAB)), rows).token_ids
         assert recording.shapes[-1] == (len(batch), VOCAB)
         for row, token in zip(chosen, token_ids, strict=True):
             extra = batch.rows[row].request.params.extra_args
@@ -116,34 +133,41 @@ def test_each_row_keeps_its_own_processors(data):
         batch.append(rows, token_ids)
 
 
-def added(row, **params):
-    return (row, SamplingParams(**params), [1], [])
+class Wishing(AdapterLogitsProcessor):
+    """Adds one to the token that a request names, if it names one."""
+
+    def is_argmax_invariant(self):
+        return False
+
+    def new_req_logits_processor(self, params):
+        wanted = (params.extra_args or {}).get("wants")
+
+        def add(output_ids, row):
+            row[wanted] += 1
+            return row
+
+        return None if wanted is None else add
+
+
+def added(row, wants=None):
+    return (row, SamplingParams(extra_args={"wants": wants}), [1], [])
 
 
 def update(size, removed=(), add=(), moved=()):
     return BatchUpdate(batch_size=size, removed=removed, added=add, moved=moved)
 
 
-def test_built_in_processors_follow_swaps_and_overwrites():
-    bias = LogitBias(None, CPU, False)
-    bias.update_state(update(3, add=[added(0, logit_bias={1: 1.0}), added(1), added(2, logit_bias={2: -5.0, 0: 1.0})]))
-    assert bias.apply(torch.zeros(3, 4)).tolist() == [[0, 1, 0, 0], [0, 0, 0, 0], [1, 0, -5, 0]]
-    bias.update_state(update(3, moved=[(0, 2, MoveDirectionality.SWAP)]))
-    assert bias.apply(torch.zeros(3, 4)).tolist() == [[1, 0, -5, 0], [0, 0, 0, 0], [0, 1, 0, 0]]
-    bias.update_state(update(3, add=[added(2)], moved=[(0, 1, MoveDirectionality.UNIDIRECTIONAL)]))
-    assert bias.apply(torch.zeros(3, 4)).tolist() == [[0, 0, 0, 0], [1, 0, -5, 0], [0, 0, 0, 0]]
-    bias.update_state(None)
-    bias.update_state(update(0, removed=[0, 1, 2]))
-    assert bias.is_idle
-
-
-def test_min_p_equals_its_definition():
-    processor = MinP(None, CPU, False)
-    processor.update_state(update(3, add=[added(0, min_p=0.3), added(1), added(2, min_p=1.0)]))
-    logits = torch.randn(3, 50, generator=torch.Generator().manual_seed(1))
-    probabilities = logits.double().softmax(-1)
-    expected = probabilities >= torch.tensor([[0.3], [0.0], [1.0]]) * probabilities.amax(-1, keepdim=True)
-    assert torch.equal(processor.apply(logits.clone()).isfinite(), expected)
+def test_adapters_follow_swaps_and_overwrites():
+    adapter = Wishing(None, torch.device("cpu"), False)
+    adapter.update_state(update(3, add=[added(0, 1), added(1), added(2, 2)]))
+    assert adapter.apply(torch.zeros(3, 4)).tolist() == [[0, 1, 0, 0], [0, 0, 0, 0], [0, 0, 1, 0]]
+    adapter.update_state(update(3, moved=[(0, 2, MoveDirectionality.SWAP)]))
+    assert adapter.apply(torch.zeros(3, 4)).tolist() == [[0, 0, 1, 0], [0, 0, 0, 0], [0, 1, 0, 0]]
+    adapter.update_state(update(3, add=[added(2)], moved=[(0, 1, MoveDirectionality.UNIDIRECTIONAL)]))
+    assert adapter.apply(torch.zeros(3, 4)).tolist() == [[0, 0, 0, 0], [0, 0, 1, 0], [0, 0, 0, 0]]
+    adapter.update_state(None)
+    adapter.update_state(update(0, removed=[0, 1, 2]))
+    assert adapter.apply(torch.zeros(3, 4)).tolist() == torch.zeros(3, 4).tolist()
 
 
 class Failing(Recording):
@@ -152,8 +176,7 @@ class Failing(Recording):
 
 
 def test_a_failing_processor_does_not_keep_news_from_the_others():
-    batch = Batch(max_num_seqs=2, max_model_len=64, block_size=16, windows=[None], seed=0)
-    sampler = Sampler(None, batch, CPU, [Failing, Recording])
+    batch, sampler, _ = host([Failing, Recording])
     recording = Recording.made[-1]
     news = batch.update(Plan(new=[new_sequence(3, adapts=False)]))
     with pytest.raises(RuntimeError, match="plugin is broken"):
@@ -173,9 +196,9 @@ class Boosting(Recording):
         return logits
 
 
-def test_argmax_invariant_processors_are_for_random_rows_only():
-    batch = Batch(max_num_seqs=3, max_model_len=64, block_size=16, windows=[None], seed=0)
-    sampler = Sampler(None, batch, CPU, [Boosting])
+@on_both
+def test_argmax_invariant_processors_are_for_random_rows_only(made):
+    batch, sampler, as_logits = made([Boosting])
     for number, temperature in enumerate((0.0, 1.0, 0.0)):
         request = Request(
             request_id=str(number), prompt_token_ids=[1], params=SamplingParams(temperature=temperature), max_tokens=5
@@ -183,5 +206,23 @@ def test_argmax_invariant_processors_are_for_random_rows_only():
         sampler.update_state(batch.update(Plan(new=[NewSequence(request=request, token_ids=[1])])))
     logits = torch.zeros(3, VOCAB)
     logits[:, 9] = 50.0
-    assert sampler.sample(logits, np.arange(3)).token_ids == [9, 5, 9]
+    assert sampler.sample(as_logits(logits), np.arange(3)).token_ids == [9, 5, 9]
     assert Recording.made[-1].shapes == [(3, VOCAB)]
+
+
+class Scaled(Boosting):
+    """Remembers the logits it is shown and forbids all of them."""
+
+    def apply(self, logits):
+        self.seen = logits.clone()
+        return logits.fill_(-torch.inf)
+
+
+@on_both
+def test_argmax_invariant_processors_see_temperature_and_min_p_and_may_forbid_everything(made):
+    batch, sampler, as_logits = made([Scaled])
+    params = SamplingParams(temperature=0.5, min_p=0.2)
+    request = Request(request_id="0", prompt_token_ids=[1], params=params, max_tokens=5)
+    sampler.update_state(batch.update(Plan(new=[NewSequence(request=request, token_ids=[1])])))
+    assert sampler.sample(as_logits(torch.tensor([[1.0, 0.5, 0.0]])), np.arange(1)).token_ids == [-1]
+    assert Recording.made[-1].seen.tolist() == [[0.0, -1.0, -torch.inf]]  # exp(-2) is below 0.2

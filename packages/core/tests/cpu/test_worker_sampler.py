@@ -3,6 +3,7 @@
 A row's result must not depend on its neighbours, its place, or how often it was computed.
 """
 
+import importlib.util
 import math
 from collections import Counter
 
@@ -10,12 +11,13 @@ import numpy as np
 import pytest
 import torch
 
+from modulm.interfaces.sampling import NO_TOKEN, DrawParameters
+from modulm.reference.sampling_numpy import NumpySampling
+from modulm.reference.sampling_torch import TorchSampling
 from modulm.sampling_params import SamplingParams
 from modulm.types import NewSequence, Plan, Request
 from modulm.worker.batch import Batch
-from modulm.worker.row import PARAMETERS
-from modulm.worker.sampler import NO_TOKEN, Sampler
-from modulm.worker.truncation import Draw
+from modulm.worker.sampler import Sampler
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -27,12 +29,31 @@ def one_thread():
     torch.set_num_threads(before)
 
 
+def native():
+    from modulm_kernels_cpu.sampling import NativeSampling
+
+    return NativeSampling()
+
+
+KERNELS = {"numpy": NumpySampling, "torch": lambda: TorchSampling(torch.device("cpu"))}
+if importlib.util.find_spec("modulm_kernels_cpu"):
+    KERNELS["native"] = native
+
+
+@pytest.fixture(autouse=True, params=KERNELS)
+def kernels(request):
+    Bench.kernels = KERNELS[request.param]()
+    return request.param
+
+
 class Bench:
     """A batch with a sampler, filled with sequences that need no model."""
 
+    kernels = None
+
     def __init__(self, processors=(), max_num_seqs=64, seed=0):
         self.batch = Batch(max_num_seqs=max_num_seqs, max_model_len=3000, block_size=16, windows=[None], seed=seed)
-        self.sampler = Sampler(None, self.batch, torch.device("cpu"), processors)
+        self.sampler = Sampler(None, self.batch, self.kernels, processors=processors)
 
     def add(self, request_id, prompt=(1, 2, 3), output=(), eos=(), stop=(), bad_words=(), **params):
         request = Request(
@@ -46,9 +67,14 @@ class Bench:
         self.sampler.update_state(self.batch.update(plan))
 
     def sample(self, logits, rows=None):
-        logits = torch.as_tensor(np.asarray(logits), dtype=torch.float32).clone()
+        logits = as_logits(logits)
         rows = np.arange(len(logits)) if rows is None else np.asarray(rows)
         return self.sampler.sample(logits, rows)
+
+
+def as_logits(numbers):
+    array = np.array(numbers, dtype=np.float32)
+    return torch.from_numpy(array) if isinstance(Bench.kernels, TorchSampling) else array
 
 
 def allowed_by_oracle(logits, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0):
@@ -134,15 +160,18 @@ def test_every_token_that_may_come_does_come():
 
 
 def test_numbers_at_the_ends_never_choose_what_is_forbidden():
-    logits = torch.full((1, 1000), -math.inf)
+    logits = np.full((1, 1000), -math.inf)
     logits[0, 400] = 3.0
-    for changes in ({}, {"top_k": 5}, {"top_k": 100}, {"top_p": 0.9}):
-        parameters = np.zeros(1, dtype=PARAMETERS)
-        for name, value in ({"temperature": 1.0, "top_p": 1.0} | changes).items():
-            parameters[name] = value
-        draw = Draw(parameters, 1000, torch.device("cpu"))
+    for top_k, top_p in ((0, 1.0), (5, 1.0), (100, 1.0), (0, 0.9)):
+        parameters = DrawParameters(
+            temperature=np.ones(1, dtype=np.float32),
+            log_min_p=np.full(1, -np.inf, dtype=np.float32),
+            top_k=np.array([top_k]),
+            top_p=np.array([top_p]),
+        )
         for number in (0.0, 1 - 2.0**-52):
-            assert draw(logits, torch.tensor([3.0]), np.array([number])).tolist() == [400]
+            drawn = Bench.kernels.draw(as_logits(logits), np.array([0]), parameters, np.array([number]))
+            assert drawn.tolist() == [400]
 
 
 def test_a_row_that_changes_hands_is_seen_anew():
@@ -351,7 +380,7 @@ def test_logprobs_are_of_the_raw_logits():
 
 def test_scores_of_given_tokens():
     logits = torch.randn(5, 40, generator=torch.Generator().manual_seed(0))
-    entries = Bench().sampler.score(logits, np.array([1, 2, 3, 4, 5]), 2)
+    entries = Bench().sampler.score(as_logits(logits.numpy()), np.array([1, 2, 3, 4, 5]), 2)
     expected = logits.double().log_softmax(-1)
     assert [e.token_id for e in entries] == [1, 2, 3, 4, 5]
     assert [e.logprob for e in entries] == pytest.approx([expected[i, i + 1].item() for i in range(5)], abs=1e-5)

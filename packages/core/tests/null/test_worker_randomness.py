@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modulm.worker.randomness import as_seed, derived_seed, uniform
+from modulm.worker.randomness import as_seed, derived_seed, mixed, uniform
 from modulm.worker.token_counts import TokenCounts
 
 
@@ -19,13 +19,13 @@ def test_first_number_is_splitmix64s():
 
     for seed, position in [(0, 0), (1, 5), (2**64 - 1, 4095)]:
         expected = (mix((mix(seed) + position * 0x9E3779B97F4A7C15) % 2**64) >> 12) * 2.0**-52
-        assert uniform(np.array([seed], dtype=np.uint64), np.array([position]))[0] == expected
+        assert uniform(mixed(np.array([seed], dtype=np.uint64)), np.array([position]))[0] == expected
 
 
 def test_numbers_are_even_along_positions_and_along_seeds():
     many = 20_000
-    along_positions = uniform(np.full(many, 7, dtype=np.uint64), np.arange(many))
-    along_seeds = uniform(np.arange(many, dtype=np.uint64), np.full(many, 3))
+    along_positions = uniform(mixed(np.full(many, 7, dtype=np.uint64)), np.arange(many))
+    along_seeds = uniform(mixed(np.arange(many, dtype=np.uint64)), np.full(many, 3))
     for numbers in (along_positions, along_seeds):
         counts, _ = np.histogram(numbers, bins=50, range=(0, 1))
         chi_square = ((counts - many / 50) ** 2 / (many / 50)).sum()
@@ -35,7 +35,7 @@ def test_numbers_are_even_along_positions_and_along_seeds():
 
 
 def test_a_number_does_not_depend_on_its_neighbours():
-    seeds, positions = np.arange(9, dtype=np.uint64), np.arange(9) * 3
+    seeds, positions = mixed(np.arange(9, dtype=np.uint64)), np.arange(9) * 3
     together = uniform(seeds, positions)
     assert all(uniform(seeds[i : i + 1], positions[i : i + 1])[0] == together[i] for i in range(9))
 

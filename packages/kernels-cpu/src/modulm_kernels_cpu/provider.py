@@ -26,6 +26,7 @@ from modulm_kernels_cpu.library import native
 
 if TYPE_CHECKING:
     from modulm_kernels_cpu.program import NativeProgram
+    from modulm_kernels_cpu.sampling import NativeSampling
 
 _OPS = ("linear", "embedding")
 _PRECISIONS = ("exact", "fast")
@@ -77,6 +78,12 @@ class CPUKernels(KernelProvider):
         from modulm_kernels_cpu.program import NativeProgram
 
         return NativeProgram(graph, **parts)
+
+    def sampling(self) -> "NativeSampling":
+        """See base class."""
+        from modulm_kernels_cpu.sampling import NativeSampling
+
+        return NativeSampling()
 
     def pack(self, weight: Weight, device: str, dtype: str) -> PackedWeight:
         """See base class. Any of float32, float16 and bfloat16 may be multiplied by it, whatever `dtype` is."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, ClassVar, Protocol
 from modulm.interfaces.attention import AttentionBackend, BatchLayout
 from modulm.interfaces.program import Graph
 from modulm.interfaces.quantization import Weight
+from modulm.interfaces.sampling import SamplingKernels
 from modulm.interfaces.support import Support
 
 if TYPE_CHECKING:
@@ -101,3 +102,7 @@ class KernelProvider(ABC):
             Unsupported: With the reason why not; the model then runs eagerly.
         """
         raise NotImplementedError
+
+    def sampling(self) -> SamplingKernels | None:
+        """Return kernels for logits on the host, or None; core's numpy serves where no provider has any."""
+        return None

@@ -1,4 +1,4 @@
-"""Repetition, presence and frequency penalties, by vLLM's formulas, on the tokens that occur and no others.
+"""Repetition, presence and frequency penalties: which tokens of which rows, as sampling kernels take them.
 
 Repetition (CTRL, arXiv 1909.05858) counts prompt and output: positive logits are divided, others multiplied. Frequency
 and presence (OpenAI) count the output only.
@@ -7,15 +7,15 @@ and presence (OpenAI) count the output only.
 from collections.abc import Sequence
 
 import numpy as np
-import torch
 
+from modulm.interfaces.sampling import SamplingKernels
 from modulm.worker.token_counts import TokenCounts
 
 _FLOAT32 = np.finfo(np.float32)
 
 
 class Penalties:
-    """Those rows of a batch that penalise, with their factors as tensors.
+    """Those rows that penalise.
 
     Args:
         at: Rows of the logits that it changes.
@@ -32,17 +32,10 @@ class Penalties:
         factors[0] = factors[0].clip(_FLOAT32.tiny, _FLOAT32.max)
         self._factors = factors.astype(np.float32)
 
-    def apply(self, logits: torch.Tensor) -> None:
-        """Change logits, float32 [n, vocab_size], in place."""
-        lengths = [len(counts.token_ids) for counts in self._counts]
-        device = logits.device
-        rows = torch.from_numpy(np.repeat(self._at, lengths)).to(device)
-        ids = torch.from_numpy(np.concatenate([counts.token_ids for counts in self._counts])).to(device)
-        occurred = torch.from_numpy(np.concatenate([counts.output_counts for counts in self._counts])).to(device)
-        repetition, frequency, presence = torch.from_numpy(np.repeat(self._factors, lengths, axis=1)).to(device)
-        values = logits[rows, ids]
-        values = torch.where(values > 0, values / repetition, values * repetition)
-        values -= frequency * occurred
-        values -= presence * (occurred > 0)
-        values.clamp_(max=float(_FLOAT32.max))
-        logits[rows, ids] = values
+    def apply(self, kernels: SamplingKernels, logits: object) -> None:
+        """Change logits in place."""
+        starts = np.zeros(len(self._at) + 1, dtype=np.int64)
+        ids = [counts.token_ids for counts in self._counts]
+        starts[1:] = np.cumsum([len(each) for each in ids])
+        occurred = np.concatenate([counts.output_counts for counts in self._counts])
+        kernels.penalise(logits, self._at, starts, np.concatenate(ids), occurred, self._factors)

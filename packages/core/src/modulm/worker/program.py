@@ -25,9 +25,9 @@ class Program(Protocol):
         """Return hidden states [num_tokens, hidden_size] of a step's tokens."""
 
     def logits(self, hidden: Any, index: np.ndarray) -> Any:
-        """Return logits float32 [len(index), vocab_size] of some rows (int64) of what `run` returned.
+        """Return logits of some rows (int64) of what `run` returned, float32 [len(index), vocab_size], contiguous.
 
-        A numpy array where the host computed them in native code, else a tensor.
+        An array where the program runs on the host, else a tensor; it may be changed.
         """
 
 
@@ -68,11 +68,12 @@ class EagerProgram:
         return self._model.forward(torch.from_numpy(step.token_ids).to(self._device), batch)
 
     @torch.inference_mode()
-    def logits(self, hidden: torch.Tensor, index: np.ndarray) -> torch.Tensor:
+    def logits(self, hidden: torch.Tensor, index: np.ndarray) -> Any:
         """See `Program.logits`."""
         if len(index) < len(hidden):
             hidden = hidden[torch.from_numpy(index).to(self._device)]
-        return self._model.compute_logits(hidden).float()
+        logits = self._model.compute_logits(hidden).float().contiguous()
+        return logits.numpy() if self._device.type == "cpu" else logits
 
 
 def depends_on_length(model: nn.Module) -> bool:

@@ -11,10 +11,10 @@ from modulm.interrupts import released
 from modulm.types import Plan, SampledTokens, StepResult, TokenLogprobs
 from modulm.worker.batch import Batch, Step
 from modulm.worker.row import NO_LOGPROBS
+from modulm.worker.sampler import Sampler
 
 if TYPE_CHECKING:
     from modulm.worker.program import Program
-    from modulm.worker.sampler import Sampler
 
 _SCORED_NUMBERS = 1 << 24
 """Prompt logits are computed this many numbers (64 MiB) at a time."""
@@ -24,7 +24,7 @@ _NO_TOKEN = "No token can be chosen: the logits are not finite (a number in the 
 class Runner:
     """Executes plans, one after the other, from one thread."""
 
-    def __init__(self, batch: Batch, program: "Program", sampler: "Sampler", vocab_size: int) -> None:
+    def __init__(self, batch: Batch, program: "Program", sampler: Sampler, vocab_size: int) -> None:
         self._batch = batch
         self._program = program
         self._sampler = sampler
@@ -59,7 +59,7 @@ class Runner:
             size = min(self._rows_at_once, count - offset)
             logits = self._program.logits(hidden, np.arange(first + offset, first + offset + size, dtype=np.int64))
             next_ids = np.array(prompt_ids[start + offset + 1 : start + offset + 1 + size])
-            entries += self._sampler.score(_tensor(logits), next_ids, row.num_prompt_logprobs)
+            entries += self._sampler.score(logits, next_ids, row.num_prompt_logprobs)
         return entries
 
     def _sample(self, hidden: Any, step: Step, sampled: list[SampledTokens]) -> None:
@@ -68,7 +68,7 @@ class Runner:
             return
         rows = step.rows[sampling]
         last_tokens = step.query_start[1:][sampling].astype(np.int64) - 1
-        token_ids, logprobs = self._sampler.sample(_tensor(self._program.logits(hidden, last_tokens)), rows)
+        token_ids, logprobs = self._sampler.sample(self._program.logits(hidden, last_tokens), rows)
         for at, i in enumerate(sampling.tolist()):
             if token_ids[at] < 0:
                 sampled[i].error = _NO_TOKEN
@@ -78,9 +78,3 @@ class Runner:
                 sampled[i].logprobs = [entry]
         valid = np.array(token_ids) >= 0
         self._batch.append(rows[valid], [token for token in token_ids if token >= 0])
-
-
-def _tensor(logits: Any) -> Any:
-    import torch
-
-    return torch.from_numpy(logits) if isinstance(logits, np.ndarray) else logits

@@ -1,7 +1,7 @@
 """The worker, put together: model, attention backends, KV cache, sampler, runner; then one step at a time.
 
 All that was chosen comes in from outside (`launch.py`); nothing is chosen here but how many KV blocks there are.
-torch is imported when the first worker is built, not before.
+torch is imported where a model runs eagerly or has to be recorded; a saved recording needs none.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,8 +16,10 @@ from modulm.interfaces.kernels import KernelProvider
 from modulm.interfaces.logits import LogitsProcessor
 from modulm.interfaces.platform import Platform
 from modulm.interfaces.quantization import QuantizationScheme
+from modulm.interfaces.sampling import SamplingKernels
 from modulm.log import logger
 from modulm.programs import SavedModel
+from modulm.reference.sampling_numpy import NumpySampling
 from modulm.types import KVLayout, Plan, StepResult
 from modulm.worker.attention_layers import AttentionLayers
 from modulm.worker.batch import Batch
@@ -28,6 +30,7 @@ from modulm.worker.load import Progress, TensorSource
 from modulm.worker.model import LoadedModel, load_saved, load_torch
 from modulm.worker.recorded import run_natively
 from modulm.worker.runner import Runner
+from modulm.worker.sampler import Sampler
 
 if TYPE_CHECKING:
     from modulm.worker.program import Program
@@ -72,7 +75,6 @@ class Worker:
         saved: SavedModel | None = None,
         key: str | None = None,
     ) -> None:
-        from modulm.worker.sampler import Sampler
 
         for provider in kernels:
             provider.configure(num_threads=config.cpu_threads)
@@ -102,7 +104,7 @@ class Worker:
             if model.module is None:  # saved by a process that was asked for other kernels or backends
                 model = load(model_class(), why_eager=how)
             program = _eager_program(model.module, memory, platform, config.cpu_threads)
-        sampler = Sampler(config, batch, platform.device(), logits_processors)
+        sampler = Sampler(config, batch, _sampling(kernels, platform), device=device, processors=logits_processors)
         self._runner: Runner | None = Runner(batch, program, sampler, model_config.vocab_size)
         self._description = {
             "device": device,
@@ -185,6 +187,15 @@ def _eager_program(module: Any, memory: _Memory, platform: Platform, cpu_threads
     bind_attention(module, memory.layers)
     device = platform.device()
     return EagerProgram(module, kv_caches=memory.on_device(device), planners=memory.planners, device=device)
+
+
+def _sampling(kernels: Sequence[KernelProvider], platform: Platform) -> SamplingKernels:
+    """Return kernels for logits where they are: on the host the first provider's that has some."""
+    if platform.device_type != "cpu":
+        from modulm.reference.sampling_torch import TorchSampling
+
+        return TorchSampling(platform.device())
+    return next((found for provider in kernels if (found := provider.sampling()) is not None), NumpySampling())
 
 
 def _batch(config: EngineConfig, max_model_len: int, windows: list[int | None]) -> Batch:
