@@ -67,10 +67,10 @@ class RandomSource:
         return self.pack(modules, matrices)
 
 
-def recorded(architecture, *, pack=dense, cache_dtype="float32", **hf):
+def recorded(architecture, *, pack=dense, dtype="float32", cache_dtype="float32", **hf):
     """Return the recording of a random model."""
     hf = {**HF, **hf}
-    config = ModelConfig(name="tiny", hf=hf, architectures=[architecture], max_model_len=64, dtype="float32")
+    config = ModelConfig(name="tiny", hf=hf, architectures=[architecture], max_model_len=64, dtype=dtype)
     module, _, name = ARCHITECTURES[architecture].partition(":")
     with torch.device("meta"):
         model = getattr(importlib.import_module(module), name)(config)
