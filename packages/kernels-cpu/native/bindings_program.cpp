@@ -30,6 +30,13 @@ using Ids = nb::ndarray<const int64_t, nb::ndim<1>, nb::c_contig, nb::device::cp
 using Cache = nb::ndarray<nb::ndim<5>, nb::c_contig, nb::device::cpu>;
 using Logits = nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 
+// Kernels take it that numbers lie at multiples of their size; numpy does not promise that.
+template <class Array>
+void require_aligned(const Array& array) {
+  require(reinterpret_cast<uintptr_t>(array.data()) % (array.dtype().bits / 8) == 0,
+          "Numbers of an array must lie at multiples of their size");
+}
+
 Activation activation_named(const std::string& name) {
   if (name == "silu") return Activation::silu;
   if (name == "gelu_pytorch_tanh") return Activation::gelu_tanh;
@@ -83,6 +90,7 @@ class SectionBuilder {
   void rms_norm(const Floats& weight, int64_t count, double eps, bool unit_offset, const At& x, const At& out) {
     auto op = next<RmsNorm>();
     const int64_t size = int64_t(weight.shape(0));
+    require_aligned(weight);
     require(size > 0 && count > 0 && count < kMostNumbers / size, "rms_norm: sizes must be positive");
     op->weight.assign(weight.data(), weight.data() + size);
     op->count = count;
@@ -269,6 +277,7 @@ class SectionBuilder {
     }
     if (bias) {
       require(int64_t(bias->shape(0)) == made.out_features, "bias must have one number for each output");
+      require_aligned(*bias);
       made.bias.assign(bias->data(), bias->data() + made.out_features);
     }
     return made;
@@ -281,6 +290,7 @@ class SectionBuilder {
             "attention: the cache must be float32, bfloat16 or float16");
     require(cache.dtype().bits == (type == "float32" ? 32 : 16) && cache.dtype().lanes == 1 && cache.shape(1) == 2,
             "attention: the cache must be [num_blocks, 2, num_kv_heads, block_size, head_size] of its type");
+    require_aligned(cache);
     call.cache = cache.data();
     call.cache_type = type == "float32"    ? CacheType::float32
                       : type == "bfloat16" ? CacheType::bfloat16
@@ -319,6 +329,8 @@ class Program {
     require(rows > 0 && positions.shape(0) == rows, "There must be tokens, and a position for each");
     require(lengths.has_value() ? lengths->shape(0) == rows : !forward_.needs_lengths(),
             "There must be a length for each token where frequencies depend on it");
+    for (const Ids* array : {&token_ids, &positions}) require_aligned(*array);
+    if (lengths) require_aligned(*lengths);
     require(plans.size() >= forward_.num_groups(), "There must be a plan for each KV group");
     for (const AttentionPlan* plan : plans) {
       require(plan != nullptr && plan->num_tokens() == int64_t(rows), "A plan must be of the step's tokens");
@@ -336,6 +348,8 @@ class Program {
     const int64_t rows = int64_t(index.shape(0));
     require(rows > 0 && int64_t(out.shape(0)) == rows && int64_t(out.shape(1)) == logits_.num_logits(),
             "out must be [rows, vocabulary]");
+    require_aligned(index);
+    require_aligned(out);
     const nb::gil_scoped_release release;
     const std::lock_guard<std::mutex> guard(one_call_);
     require_indices(index.data(), rows, computed_);
@@ -353,6 +367,7 @@ class Program {
     const nb::gil_scoped_release release;
     const std::lock_guard<std::mutex> guard(one_call_);
     require(int64_t(out.shape(0)) == computed_ && int64_t(out.shape(1)) == size_, "out must be [rows, hidden size]");
+    require_aligned(out);
     for (int64_t row = 0; row < computed_; ++row) {
       std::copy_n(forward_.section().frame().at(hidden_, row), size_, out.data() + row * size_);
     }

@@ -75,6 +75,13 @@ ADDED = {
 PLACES = ("x", "out", "a", "b", "cos", "sin", "query", "key", "value")
 FLOAT64, SPREAD = np.ones(32), np.ones(64, np.float32)[::2]
 NOT_CONTIGUOUS = np.zeros((BLOCKS, 2, KV_HEADS, SIZE, BLOCK), np.float32).swapaxes(3, 4)
+
+
+def misaligned(shape, dtype=np.float32):
+    count, size = int(np.prod(shape)), np.dtype(dtype).itemsize
+    return np.frombuffer(bytearray(count * size + 1), dtype, count, offset=1).reshape(shape)
+
+
 READ_ONLY = cache()
 READ_ONLY.setflags(write=False)
 
@@ -84,7 +91,8 @@ WRONG = {
         {"parts": []}, {"parts": None}, {"parts": [None]}, {"parts": [(None, False)]}, {"parts": [(object(), False)]},
         {"parts": [(Matrix(32), None)]}, {"parts": [(Matrix(32),)]}, {"parts": matrix(33)},
         {"parts": matrix(32, 33)}, {"parts": matrix(16) + matrix(16, 31)}, {"bias": np.zeros(31, np.float32)},
-        {"bias": FLOAT64}, {"bias": SPREAD}, {"bias": np.zeros((1, 32), np.float32)}, {"bias": [0.0] * 32},
+        {"bias": FLOAT64}, {"bias": SPREAD}, {"bias": misaligned(32)}, {"bias": [0.0] * 32},
+        {"bias": np.zeros((1, 32), np.float32)},
     ],
     "gated_linear": [
         {"parts": matrix(63), "bias": None}, {"parts": matrix(66), "bias": None}, {"function": "tanh"},
@@ -95,7 +103,8 @@ WRONG = {
     ],
     "rms_norm": [
         {"weight": np.ones(0, np.float32)}, {"weight": FLOAT64}, {"weight": SPREAD}, {"weight": None},
-        {"weight": np.ones((4, 4), np.float32)}, {"count": 0}, {"count": -2}, {"count": 3}, {"count": 2**60},
+        {"weight": misaligned(16)}, {"weight": np.ones((4, 4), np.float32)},
+        {"count": 0}, {"count": -2}, {"count": 3}, {"count": 2**60},
         {"count": MOST}, {"eps": None}, {"unit_offset": None},
     ],
     "add": [{"size": 0}, {"size": -32}, {"size": 33}, {"size": MOST}, {"size": -MOST - 1}, {"size": 2**64}],
@@ -108,6 +117,7 @@ WRONG = {
     "attention": [
         {"cache": cache()[0]}, {"cache": cache(0)}, {"cache": cache(block=0)}, {"cache": cache()[:, :1]},
         {"cache": NOT_CONTIGUOUS}, {"cache": READ_ONLY}, {"cache": cache(dtype=np.float64)}, {"cache": None},
+        {"cache": misaligned(cache().shape)},
         {"cache": cache(dtype=np.int16)}, {"cache_type": "bfloat16"}, {"cache_type": "int8"}, {"cache_type": None},
         {"cache": np.zeros((BLOCKS, 2, 0, BLOCK, SIZE), np.float32)},
         {"cache": np.zeros((BLOCKS, 2, KV_HEADS, BLOCK, 0), np.float32)},
@@ -232,6 +242,9 @@ def computed(made):
         ({"token_ids": np.zeros((1, 3), np.int64)}, ""),
         ({"token_ids": np.zeros(6, np.int64)[::2]}, ""),
         ({"token_ids": np.zeros(0, np.int64), "positions": np.zeros(0, np.int64)}, "tokens"),
+        ({"token_ids": misaligned(3, np.int64)}, "multiples"),
+        ({"positions": misaligned(3, np.int64)}, "multiples"),
+        ({"lengths": misaligned(3, np.int64)}, "multiples"),
         ({"token_ids": np.zeros(2, np.int64)}, "position"),
         ({"positions": np.arange(4)}, "position"),
         ({"positions": np.arange(3, dtype=np.int32)}, ""),
@@ -294,6 +307,8 @@ def test_a_later_layer_may_have_fewer_blocks():
         (np.array([0, 1]), np.zeros((VOCAB, 2), np.float32).T),
         (np.array([0]), np.zeros((1, VOCAB), np.float32)[:, ::-1]),
         (np.array([0]), None),
+        (misaligned(1, np.int64), np.zeros((1, VOCAB), np.float32)),
+        (np.array([0]), misaligned((1, VOCAB))),
         (np.array([0], np.int32), np.zeros((1, VOCAB), np.float32)),
         (np.array([[0]]), np.zeros((1, VOCAB), np.float32)),
         ([0], np.zeros((1, VOCAB), np.float32)),
