@@ -430,15 +430,23 @@ def test_copies_norms_and_biases():
 def test_memory_that_there_is_not_is_an_error_and_the_next_step_runs():
     forward = _native.Section([HIDDEN, *[1 << 20] * 40])
     add(forward, "embedding")
-    made = _native.Program(forward, sections()[1], X, X, HIDDEN)
+    for buffer in range(1, 41):
+        add(forward, "scale", factor=1.0, x=(buffer - 1, 0, HIDDEN), out=(buffer, 0, HIDDEN))
+    made = _native.Program(forward, sections()[1], (40, 0, HIDDEN), X, HIDDEN)
+
+    def one_token():
+        made.forward(np.ones(1, np.int64), np.zeros(1, np.int64), None, [])
+        made.logits(np.zeros(1, np.int64), out := np.zeros((1, VOCAB), np.float32))
+        return out
+
+    want = one_token()
     for rows in (1 << 20, 1 << 21):  # more than there are addresses for, and more numbers than a buffer may have
         ids = np.zeros(rows, np.int64)
         with pytest.raises((MemoryError, ValueError)):
             made.forward(ids, ids, None, [])
         with pytest.raises(IndexError):
-            made.logits(np.arange(1), np.zeros((1, VOCAB), np.float32))
-        made.forward(ids[:1], ids[:1], None, [])
-        made.logits(np.arange(1), np.zeros((1, VOCAB), np.float32))
+            made.logits(np.zeros(1, np.int64), np.zeros((1, VOCAB), np.float32))
+        assert np.array_equal(one_token(), want)
 
 
 def test_two_threads_take_turns():
