@@ -30,6 +30,13 @@ using Ids = nb::ndarray<const int64_t, nb::ndim<1>, nb::c_contig, nb::device::cp
 using Cache = nb::ndarray<nb::ndim<5>, nb::c_contig, nb::device::cpu>;
 using Logits = nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 
+// Kernels take it that numbers lie at multiples of their size; numpy does not promise that.
+template <class Array>
+void require_aligned(const Array& array) {
+  require(reinterpret_cast<uintptr_t>(array.data()) % (array.dtype().bits / 8) == 0,
+          "Numbers of an array must lie at multiples of their size");
+}
+
 Activation activation_named(const std::string& name) {
   if (name == "silu") return Activation::silu;
   if (name == "gelu_pytorch_tanh") return Activation::gelu_tanh;
@@ -44,14 +51,15 @@ class SectionBuilder {
   explicit SectionBuilder(std::vector<int64_t> sizes) : section_(check_sizes(sizes)) {}
 
   void embedding(const nb::object& weight, const At& out) {
-    auto op = std::make_unique<Embedding>();
+    auto op = next<Embedding>();
+    needs_step_ = true;
     op->weight = packed(weight);
     op->out = place(out, op->weight->in_features(), "out");
     section_.add(std::move(op));
   }
 
   void linear(const Parts& parts, const std::optional<Floats>& bias, const At& x, const At& out) {
-    auto op = std::make_unique<Linear>();
+    auto op = next<Linear>();
     op->matrix = matrix(parts, bias);
     op->x = place(x, in_features(op->matrix), "x");
     op->out = place(out, op->matrix.out_features, "out");
@@ -60,7 +68,7 @@ class SectionBuilder {
 
   void gated_linear(const Parts& parts, const std::optional<Floats>& bias, const std::string& function, const At& x,
                     const At& out) {
-    auto op = std::make_unique<GatedLinear>();
+    auto op = next<GatedLinear>();
     op->matrix = matrix(parts, bias);
     require(op->matrix.out_features % 2 == 0, "gated_linear: there must be as many gates as ups");
     op->function = activation_named(function);
@@ -70,7 +78,7 @@ class SectionBuilder {
   }
 
   void gated_activation(const std::string& function, int64_t size, const At& x, const At& out) {
-    auto op = std::make_unique<GatedActivation>();
+    auto op = next<GatedActivation>();
     require(size > 0 && size < kMostNumbers, "gated_activation: size must be positive");
     op->function = activation_named(function);
     op->size = size;
@@ -80,8 +88,9 @@ class SectionBuilder {
   }
 
   void rms_norm(const Floats& weight, int64_t count, double eps, bool unit_offset, const At& x, const At& out) {
-    auto op = std::make_unique<RmsNorm>();
+    auto op = next<RmsNorm>();
     const int64_t size = int64_t(weight.shape(0));
+    require_aligned(weight);
     require(size > 0 && count > 0 && count < kMostNumbers / size, "rms_norm: sizes must be positive");
     op->weight.assign(weight.data(), weight.data() + size);
     op->count = count;
@@ -93,7 +102,7 @@ class SectionBuilder {
   }
 
   void add(int64_t size, const At& a, const At& b, const At& out) {
-    auto op = std::make_unique<Add>();
+    auto op = next<Add>();
     op->size = size;
     op->a = place(a, size, "a");
     op->b = place(b, size, "b");
@@ -102,7 +111,7 @@ class SectionBuilder {
   }
 
   void scale(int64_t size, double factor, const At& x, const At& out) {
-    auto op = std::make_unique<Scale>();
+    auto op = next<Scale>();
     op->size = size;
     op->factor = float(factor);
     op->x = place(x, size, "x");
@@ -113,7 +122,8 @@ class SectionBuilder {
   void rotary_tables(const std::vector<float>& inverse, double scaling, const std::vector<float>& long_inverse,
                      int64_t long_from, const std::optional<std::tuple<double, double, int64_t>>& dynamic,
                      const At& cos, const At& sin) {
-    auto op = std::make_unique<RotaryTables>();
+    auto op = next<RotaryTables>();
+    needs_step_ = true;
     require(!inverse.empty(), "rotary_tables: there must be frequencies");
     require(long_inverse.empty() || long_inverse.size() == inverse.size(),
             "rotary_tables: long_inverse must be as long as inverse");
@@ -136,13 +146,16 @@ class SectionBuilder {
   void attention(const Cache& cache, const std::string& cache_type, int64_t num_heads, double scale, int64_t window,
                  double soft_cap, int64_t group, const At& query, const At& key, const At& value, const At& out,
                  int64_t rope_width, const At& cos, const At& sin) {
-    auto op = std::make_unique<Attention>();
+    auto op = next<Attention>();
+    needs_step_ = true;
     AttentionCall& call = op->call;
     call = {};
     set_cache(call, cache, cache_type);
-    require(cache.shape(0) > 0 && call.num_kv_heads > 0 && num_heads > 0 && num_heads % call.num_kv_heads == 0,
-            "attention: the number of query heads must be a multiple of the number of key heads");
+    require(cache.shape(0) > 0 && call.block_size > 0, "attention: the cache must have blocks, and they room");
     require(call.head_size > 0 && call.head_size <= 512, "attention: head_size must be between 1 and 512");
+    require(call.num_kv_heads > 0 && num_heads > 0 && num_heads < kMostNumbers / call.head_size &&
+                num_heads % call.num_kv_heads == 0,
+            "attention: the number of query heads must be a multiple of the number of key heads");
     require(window >= 0 && soft_cap >= 0.0 && std::isfinite(soft_cap) && std::isfinite(scale),
             "attention: window and soft_cap must not be negative (0 is none), and all numbers finite");
     require(group >= 0 && group < 1024, "attention: there is no such KV group");
@@ -161,6 +174,7 @@ class SectionBuilder {
     op->value = place(value, call.num_kv_heads * call.head_size, "value");
     op->out = place(out, num_heads * call.head_size, "out");
     require(op->out.stride == num_heads * call.head_size, "attention: rows of out must follow each other");
+    require(rope_width >= 0, "attention: rope_width must not be negative (0 is none)");
     op->is_rotated = rope_width > 0;
     if (op->is_rotated) {
       require(rope_width % 2 == 0 && rope_width <= call.head_size, "attention: an even width is rotated, up to a head");
@@ -176,7 +190,7 @@ class SectionBuilder {
 
   void sparse_moe(const Parts& router, const std::vector<Parts>& gate_up, const std::vector<Parts>& down,
                   int64_t top_k, const std::string& function, bool normalised, const At& x, const At& out) {
-    auto op = std::make_unique<SparseMoE>();
+    auto op = next<SparseMoE>();
     op->router = matrix(router, {});
     const int64_t count = op->router.out_features;
     op->hidden_size = in_features(op->router);
@@ -201,7 +215,7 @@ class SectionBuilder {
   }
 
   void lm_head(const Parts& parts, double divisor, double soft_cap, const At& x) {
-    auto op = std::make_unique<LMHead>();
+    auto op = next<LMHead>();
     op->matrix = matrix(parts, {});
     require(divisor != 0.0 && std::isfinite(divisor) && std::isfinite(soft_cap) && soft_cap >= 0.0,
             "lm_head: divisor must be a number other than 0, soft_cap not negative");
@@ -212,6 +226,11 @@ class SectionBuilder {
     section_.add(std::move(op));
   }
 
+  // From now on nothing is added, as a program runs it.
+  void close() { closed_ = true; }
+
+  bool is_closed() const { return closed_; }
+  bool needs_step() const { return needs_step_; }
   Section& section() { return section_; }
   size_t num_groups() const { return num_groups_; }
   int64_t block_size() const { return block_size_; }
@@ -227,6 +246,13 @@ class SectionBuilder {
   }
 
  private:
+  template <class Made>
+  std::unique_ptr<Made> next() const {
+    require(!closed_, "This section belongs to a program and takes no more operations");
+    require(num_logits_ == 0, "lm_head is the last operation of a section");
+    return std::make_unique<Made>();
+  }
+
   static std::vector<int64_t> check_sizes(const std::vector<int64_t>& sizes) {
     for (const int64_t size : sizes) {
       require(size > 0 && size < (int64_t(1) << 32), "A buffer must have 1 to 2^32 numbers per row");
@@ -235,8 +261,8 @@ class SectionBuilder {
   }
 
   const PackedWeight* packed(const nb::object& weight) {
-    const auto* found = nb::cast<const PackedWeight*>(weight);
-    require(found != nullptr, "There must be a packed weight, not None");
+    const PackedWeight* found = nullptr;
+    if (!nb::try_cast(weight, found) || found == nullptr) throw nb::type_error("There must be a packed weight");
     kept_.push_back(weight);
     return found;
   }
@@ -251,6 +277,7 @@ class SectionBuilder {
     }
     if (bias) {
       require(int64_t(bias->shape(0)) == made.out_features, "bias must have one number for each output");
+      require_aligned(*bias);
       made.bias.assign(bias->data(), bias->data() + made.out_features);
     }
     return made;
@@ -263,6 +290,7 @@ class SectionBuilder {
             "attention: the cache must be float32, bfloat16 or float16");
     require(cache.dtype().bits == (type == "float32" ? 32 : 16) && cache.dtype().lanes == 1 && cache.shape(1) == 2,
             "attention: the cache must be [num_blocks, 2, num_kv_heads, block_size, head_size] of its type");
+    require_aligned(cache);
     call.cache = cache.data();
     call.cache_type = type == "float32"    ? CacheType::float32
                       : type == "bfloat16" ? CacheType::bfloat16
@@ -277,7 +305,7 @@ class SectionBuilder {
   std::vector<Cache> caches_;
   size_t num_groups_ = 0;
   int64_t block_size_ = 0, num_logits_ = 0;
-  bool needs_lengths_ = false;
+  bool needs_lengths_ = false, needs_step_ = false, closed_ = false;
 };
 
 class Program {
@@ -285,9 +313,14 @@ class Program {
   // Rows of `hidden` of the first section go to `rows` of the second, whose last operation is `lm_head`.
   Program(SectionBuilder& forward, SectionBuilder& logits, const At& hidden, const At& rows, int64_t size)
       : forward_(forward), logits_(logits), size_(size) {
+    require(!forward.is_closed() && !logits.is_closed() && &forward != &logits,
+            "A program has two sections of its own");
+    require(forward.num_logits() == 0 && logits.num_logits() > 0, "The second section alone must end with lm_head");
+    require(!logits.needs_step(), "The second section sees rows of the first one's results and nothing of the step");
     hidden_ = forward.place(hidden, size, "hidden");
     rows_ = logits.place(rows, size, "rows");
-    require(logits.num_logits() > 0, "The second section must end with lm_head");
+    forward.close();
+    logits.close();
   }
 
   void forward(const Ids& token_ids, const Ids& positions, const std::optional<Ids>& lengths,
@@ -296,6 +329,8 @@ class Program {
     require(rows > 0 && positions.shape(0) == rows, "There must be tokens, and a position for each");
     require(lengths.has_value() ? lengths->shape(0) == rows : !forward_.needs_lengths(),
             "There must be a length for each token where frequencies depend on it");
+    for (const Ids* array : {&token_ids, &positions}) require_aligned(*array);
+    if (lengths) require_aligned(*lengths);
     require(plans.size() >= forward_.num_groups(), "There must be a plan for each KV group");
     for (const AttentionPlan* plan : plans) {
       require(plan != nullptr && plan->num_tokens() == int64_t(rows), "A plan must be of the step's tokens");
@@ -313,6 +348,8 @@ class Program {
     const int64_t rows = int64_t(index.shape(0));
     require(rows > 0 && int64_t(out.shape(0)) == rows && int64_t(out.shape(1)) == logits_.num_logits(),
             "out must be [rows, vocabulary]");
+    require_aligned(index);
+    require_aligned(out);
     const nb::gil_scoped_release release;
     const std::lock_guard<std::mutex> guard(one_call_);
     require_indices(index.data(), rows, computed_);
@@ -327,7 +364,10 @@ class Program {
 
   // The hidden states of the last `forward`, copied.
   void hidden(const Logits& out) {
+    const nb::gil_scoped_release release;
+    const std::lock_guard<std::mutex> guard(one_call_);
     require(int64_t(out.shape(0)) == computed_ && int64_t(out.shape(1)) == size_, "out must be [rows, hidden size]");
+    require_aligned(out);
     for (int64_t row = 0; row < computed_; ++row) {
       std::copy_n(forward_.section().frame().at(hidden_, row), size_, out.data() + row * size_);
     }

@@ -1,10 +1,14 @@
 #include "program.hpp"
 
+#include "linear_dense_arguments.hpp"
+
 namespace modulm {
 
 void Frame::make_room(int64_t wanted) {
   rows = wanted;
   if (wanted <= capacity_) return;
+  for (const int64_t size : sizes_) require(wanted <= kMostNumbers / size, "A step has more than 2^40 numbers");
+  capacity_ = 0;  // until all are there: memory may run out on the way
   for (size_t i = 0; i < sizes_.size(); ++i) {
     buffers_[i] = Bytes();  // the old one goes first, so that both are never there
     buffers_[i] = Bytes(wanted * sizes_[i] * 4);

@@ -46,7 +46,7 @@ preload="$(${CXX:-g++} -print-file-name=libasan.so) $(${CXX:-g++} -print-file-na
 start=$(date +%s)
 status=0
 PYTHONPATH=$folder/site${PYTHONPATH:+:$PYTHONPATH} LD_PRELOAD=$preload PYTHONDONTWRITEBYTECODE=1 \
-  ASAN_OPTIONS=detect_leaks=0:log_path="$folder/report" \
+  ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1:log_path="$folder/report" \
   UBSAN_OPTIONS=print_stacktrace=1:log_path="$folder/report" \
   OMP_WAIT_POLICY=passive "$python" -c '
 import sys

@@ -51,7 +51,7 @@ class NativeProgram:
         self._parts = {name: _native_parts(name, parts) for name, parts in weights.items()}
         self._tensors = {name: np.ascontiguousarray(tensor, np.float32) for name, tensor in tensors.items()}
         self._kv_caches, self._groups, self._graph = kv_caches, groups, graph
-        head = graph.logits.ops[-1]
+        head = graph.logits.ops[-1] if graph.logits.ops else None
         if not isinstance(head, recorded.LMHead) or head.outputs != (graph.logits.output,):
             raise Unsupported("The last operation must be 'lm_head'.")
         self._values = with_whole_tables(graph.values, graph.forward)
