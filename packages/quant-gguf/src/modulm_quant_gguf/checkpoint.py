@@ -110,6 +110,10 @@ class GGUFCheckpoint(Checkpoint):
         kind = source.entry.type
         return raw.reshape(-1, source.shape[-1] // kind.block * kind.size)
 
+    def release(self) -> None:
+        """See base class."""
+        self.header.release()
+
     def tensor(self, name: str) -> np.ndarray:
         """Return a tensor, as float32 when stored quantized, else a view on the file where it can be."""
         source, rows = self.source(name), self.rows(name)

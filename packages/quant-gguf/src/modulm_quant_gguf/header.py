@@ -5,6 +5,7 @@ or an allocation larger than the file. Knows no architecture. Format: docs/gguf.
 """
 
 import math
+import mmap
 import struct
 from collections import Counter
 from dataclasses import dataclass
@@ -45,6 +46,12 @@ class Header:
     metadata: Metadata
     tensors: dict[str, TensorEntry]
     mapped: np.ndarray
+    pages: mmap.mmap
+
+    def release(self) -> None:
+        """Let the system take back what was read of the file, where it can be told to."""
+        if hasattr(self.pages, "madvise"):
+            self.pages.madvise(mmap.MADV_DONTNEED)
 
     def raw(self, entry: TensorEntry) -> np.ndarray:
         """Return a tensor's bytes, uint8, as a read-only view on the file."""
@@ -54,9 +61,11 @@ class Header:
 def read_header(path: Path) -> Header:
     """Map the file and read all before its tensor data. Raises `CheckpointError`."""
     try:
-        mapped = np.memmap(path, dtype=np.uint8, mode="r")
+        with path.open("rb") as stream:
+            pages = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
     except (OSError, ValueError) as error:  # ValueError: an empty file cannot be mapped
         raise CheckpointError(f"{path} cannot be mapped: {error}.") from error
+    mapped = np.frombuffer(pages, np.uint8)
     cursor = _Cursor(path, mapped.data)
     num_tensors, num_keys = _preamble(cursor)
     metadata = Metadata(path, _read_pairs(cursor, num_keys))
@@ -67,7 +76,7 @@ def read_header(path: Path) -> Header:
     data_start = -(-cursor.position // alignment) * alignment
     tensors = {row[0]: _entry(path, row, data_start, alignment, mapped.size) for row in rows}
     _check_layout(path, rows, tensors)
-    return Header(metadata, tensors, np.asarray(mapped))
+    return Header(metadata, tensors, mapped, pages)
 
 
 class _Cursor:

@@ -6,6 +6,7 @@ of huggingface/safetensors.
 
 import json
 import math
+import mmap
 import struct
 from collections.abc import Iterable
 from pathlib import Path
@@ -59,7 +60,7 @@ class SafetensorsCheckpoint(Checkpoint):
     def __init__(self, path: Path, places: dict[str, _Place]) -> None:
         self.path = path
         self._places = places
-        self._mapped: dict[Path, np.ndarray] = {}
+        self._mapped: dict[Path, mmap.mmap] = {}
 
     @classmethod
     def matches(cls, path: Path) -> Support:
@@ -112,14 +113,21 @@ class SafetensorsCheckpoint(Checkpoint):
         place = self._place(name)
         if place.file not in self._mapped:
             try:
-                self._mapped[place.file] = np.asarray(np.memmap(place.file, np.uint8, mode="r"))
+                with place.file.open("rb") as stream:
+                    self._mapped[place.file] = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
             except (OSError, ValueError) as error:  # ValueError: it is empty by now
                 raise CheckpointError(f"{place.file} cannot be opened: {error}.") from error
-        raw = self._mapped[place.file][place.start : place.stop]
+        raw = np.frombuffer(self._mapped[place.file], np.uint8)[place.start : place.stop]
         try:
             return np.require(raw.view(place.dtype).reshape(place.shape), requirements="A")
         except (OverflowError, ValueError) as error:  # no array has such a shape, or the file is shorter by now
             raise CheckpointError(f"Tensor {name!r} of {place.file} cannot be read: {error}.") from error
+
+    def release(self) -> None:
+        """See base class."""
+        for mapped in self._mapped.values():
+            if hasattr(mapped, "madvise"):
+                mapped.madvise(mmap.MADV_DONTNEED)
 
     def close(self) -> None:
         """Let go of the mapped files."""

@@ -84,5 +84,8 @@ class Checkpoint(ABC):
         float32 when stored in blocks. A view on the mapped file where it can be, aligned; not to be written to.
         """
 
+    def release(self) -> None:
+        """Give back the memory that reading took; views handed out before stay valid and read the file again."""
+
     def close(self) -> None:
         """Release the file; views handed out before stay valid."""

@@ -88,6 +88,7 @@ class Worker:
             model = load_saved(saved, source)
         else:
             model = load(model_class(), why_eager=why_eager, key=key)
+        checkpoint.release()
         layers = AttentionLayers(
             model.specs, kv_cache_dtype=config.kv_cache_dtype, device_type=platform.device_type, attention=attention
         )
