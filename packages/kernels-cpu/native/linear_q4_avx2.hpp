@@ -53,6 +53,15 @@ inline Ints activation(const int8_t* x) {
   return _mm256_set1_epi32(four);
 }
 
+inline Ints no_products() { return _mm256_setzero_si256(); }
+inline Ints add_128_times(Ints a, Ints b) { return _mm256_add_epi32(a, _mm256_slli_epi32(b, 7)); }
+
+// The codes of one quad of a unit.
+inline Ints quad_codes(const uint8_t* nibbles, int quad) {
+  const __m256i raw = load_nibbles(nibbles + 32 * (quad / 2));
+  return _mm256_and_si256(_mm256_srl_epi16(raw, _mm_cvtsi32_si128(quad % 2 * 4)), _mm256_set1_epi8(15));
+}
+
 // For each of T tokens, the sum of a unit's products in every row.
 template <Q4Kind kKind>
 struct UnitSums {
@@ -86,6 +95,17 @@ struct UnitSums {
       }
     }
   }
+
+  // Adds the products of one quad alone, with codes as they are stored.
+  template <int kUnit, int T>
+  inline void add_quad(const uint8_t* nibbles, int quad, const int8_t* x, Ints* sums) const {
+    const __m256i code = quad_codes(nibbles, quad), ones = _mm256_set1_epi16(1);
+#pragma GCC unroll 4
+    for (int t = 0; t < T; ++t) {
+      const __m256i pairs = _mm256_maddubs_epi16(code, activation(x + t * kUnit + 4 * quad));
+      sums[t] = _mm256_add_epi32(sums[t], _mm256_madd_epi16(pairs, ones));
+    }
+  }
 };
 
 // A codebook's steps are signed: |step| times the activation with the step's sign. Two such products (127 * 127 * 2)
@@ -100,20 +120,31 @@ struct UnitSums<Q4Kind::codebook> {
   template <int kUnit, int T>
   inline void operator()(const uint8_t* nibbles, const int8_t* x, const int32_t*, Ints* sums) const {
     for (int t = 0; t < T; ++t) sums[t] = _mm256_setzero_si256();
-    const __m256i mask = _mm256_set1_epi8(15), ones = _mm256_set1_epi16(1);
+    const __m256i mask = _mm256_set1_epi8(15);
 #pragma GCC unroll 4
     for (int j = 0; j < kUnit / 8; ++j) {
       const __m256i raw = load_nibbles(nibbles + 32 * j);
       const __m256i nibble[2] = {_mm256_and_si256(raw, mask), _mm256_and_si256(_mm256_srli_epi16(raw, 4), mask)};
 #pragma GCC unroll 2
       for (int high = 0; high < 2; ++high) {
-        const __m256i step = _mm256_shuffle_epi8(steps, nibble[high]), size = _mm256_abs_epi8(step);
-#pragma GCC unroll 4
-        for (int t = 0; t < T; ++t) {
-          const __m256i signed_x = _mm256_sign_epi8(activation(x + t * kUnit + 8 * j + 4 * high), step);
-          sums[t] = _mm256_add_epi32(sums[t], _mm256_madd_epi16(_mm256_maddubs_epi16(size, signed_x), ones));
-        }
+        add_steps<kUnit, T>(_mm256_shuffle_epi8(steps, nibble[high]), x + 8 * j + 4 * high, sums);
       }
+    }
+  }
+
+  template <int kUnit, int T>
+  inline void add_quad(const uint8_t* nibbles, int quad, const int8_t* x, Ints* sums) const {
+    add_steps<kUnit, T>(_mm256_shuffle_epi8(steps, quad_codes(nibbles, quad)), x + 4 * quad, sums);
+  }
+
+ private:
+  template <int kUnit, int T>
+  static inline void add_steps(__m256i step, const int8_t* x, Ints* sums) {
+    const __m256i size = _mm256_abs_epi8(step), ones = _mm256_set1_epi16(1);
+#pragma GCC unroll 4
+    for (int t = 0; t < T; ++t) {
+      const __m256i signed_x = _mm256_sign_epi8(activation(x + t * kUnit), step);
+      sums[t] = _mm256_add_epi32(sums[t], _mm256_madd_epi16(_mm256_maddubs_epi16(size, signed_x), ones));
     }
   }
 };

@@ -27,6 +27,32 @@ struct Scales {
   }
 };
 
+// Adds what high codes of activations make of a unit, `quads` (a bit each) being those of its quads that have any.
+template <Codes stored, Codes range, int first_quad, int tokens, int vectors>
+inline void add_high(const uint8_t* block, int row, const int8_t* high, int64_t stride, unsigned quads,
+                     Ints (&sums)[tokens][vectors]) {
+  Ints products[tokens][vectors];
+  for (int t = 0; t < tokens; ++t) {
+    for (int v = 0; v < vectors; ++v) products[t][v] = all_ints(0);
+  }
+  for (; quads != 0; quads &= quads - 1) {
+    const int quad = __builtin_ctz(quads);
+#pragma GCC unroll 8
+    for (int v = 0; v < vectors; ++v) {
+      const Ints codes = any_quad_codes<stored>(block, row + v * kLanes, first_quad + quad);
+#pragma GCC unroll 8
+      for (int t = 0; t < tokens; ++t) {
+        products[t][v] = add_products<range>(products[t][v], codes, four_inputs(high + t * stride + 4 * quad));
+      }
+    }
+  }
+#pragma GCC unroll 8
+  for (int t = 0; t < tokens; ++t) {
+#pragma GCC unroll 8
+    for (int v = 0; v < vectors; ++v) sums[t][v] = add_128_times(sums[t][v], products[t][v]);
+  }
+}
+
 // `stored` is how codes lie, `range` how large they can be: codes of fewer bits that were widened stay small.
 //
 // Adds unit `unit` to the sums of `tokens` tokens: an exact sum of integers, scaled; then minimum * sum of x.
@@ -36,7 +62,9 @@ inline void add_unit(const Scales& scales, const uint8_t* block, int row, const 
   const int64_t at = token * x.num_groups + unit, group = scales.group_of(unit);
   const bool minimums = scales.weight.kind == Zero::minimums;
   int32_t starts[tokens];
+  unsigned high_quads = 0;
   for (int t = 0; t < tokens; ++t) {
+    high_quads |= x.high_quads[at + t * x.num_groups];
     starts[t] = minimums ? 0 : -scales.weight.zero * x.code_sums[at + t * x.num_groups];
     // AVX2 takes codes of 8 bits as signed, 128 less than they are.
     if (range == Codes::bits8 && kSignedBytes) starts[t] += 128 * x.code_sums[at + t * x.num_groups];
@@ -46,6 +74,9 @@ inline void add_unit(const Scales& scales, const uint8_t* block, int row, const 
     return quad_codes<stored, first_quad + int(quad)>(block, row + vector * kLanes);
   };
   unit_sums<range, quads, tokens>(codes, x.codes + at * x.group, x.row_size(), starts, sums);
+  if (high_quads != 0) {
+    add_high<stored, range, first_quad>(block, row, x.high + at * x.group, x.row_size(), high_quads, sums);
+  }
 #pragma GCC unroll 8
   for (int v = 0; v < vectors; ++v) {
     const Vec scale = scales.scale(group, row + v * kLanes);

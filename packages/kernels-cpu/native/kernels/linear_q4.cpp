@@ -30,26 +30,55 @@ void put(const Q4Out& out, int64_t token, int64_t row, int64_t count, Floats val
 
 // The activations of T tokens that lie in one tile, at a unit that moves on.
 struct TileAt {
-  const int8_t* codes;
+  const int8_t *codes, *high;
   const float *scales, *sums;
   const int32_t* code_sums;
+  const uint8_t* high_quads;
 
   TileAt(const QuantizedRows& x, int64_t token) {
     const int64_t at = x.at(token, 0);
     codes = x.codes + at * x.group;
+    high = x.high + at * x.group;
     scales = x.scales + at;
     sums = x.sums + at;
     code_sums = x.code_sums + at;
+    high_quads = x.high_quads + at;
+  }
+
+  // Quads that have high codes in any of T tokens, a bit each.
+  template <int T>
+  unsigned quads() const {
+    uint64_t bits = 0;
+    __builtin_memcpy(&bits, high_quads, T);
+    if (T > 4) bits |= bits >> 32;
+    if (T > 2) bits |= bits >> 16;
+    if (T > 1) bits |= bits >> 8;
+    return unsigned(bits) & 255u;
   }
 
   template <int kUnit>
   void advance(int64_t tile) {
     codes += tile * kUnit;
+    high += tile * kUnit;
     scales += tile;
     sums += tile;
     code_sums += tile;
+    high_quads += tile;
   }
 };
+
+// Adds what the high codes of some quads make of a unit's products.
+template <Q4Kind kKind, int kUnit, int T>
+inline void add_high(const UnitSums<kKind>& unit_sums, const uint8_t* nibbles, const int8_t* high, unsigned quads,
+                     Ints* products) {
+  Ints sums[T];
+  for (int t = 0; t < T; ++t) sums[t] = no_products();
+  for (; quads != 0; quads &= quads - 1) {
+    unit_sums.template add_quad<kUnit, T>(nibbles, __builtin_ctz(quads), high, sums);
+  }
+#pragma GCC unroll 8
+  for (int t = 0; t < T; ++t) products[t] = add_128_times(products[t], sums[t]);
+}
 
 template <Q4Kind kKind, int kUnit, int T>
 [[gnu::noinline]] void fast_block(const Q4View& weight, const QuantizedRows& x, int64_t block, int64_t token,
@@ -69,6 +98,7 @@ template <Q4Kind kKind, int kUnit, int T>
     for (int64_t u = 0; u < units_per_group; ++u, at += kLanes * kUnit / 2, from.advance<kUnit>(tile)) {
       Ints products[T];
       unit_sums.template operator()<kUnit, T>(at, from.codes, from.code_sums, products);
+      if (const unsigned quads = from.quads<T>()) add_high<kKind, kUnit, T>(unit_sums, at, from.high, quads, products);
 #pragma GCC unroll 8
       for (int t = 0; t < T; ++t) {
         const Floats factor = multiply(scale, broadcast(from.scales[t]));
