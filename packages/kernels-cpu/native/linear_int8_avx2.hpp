@@ -38,8 +38,6 @@ inline Ints four_inputs(const int8_t* x) {
 
 inline Ints widened_pairs(Ints shorts) { return _mm256_madd_epi16(shorts, _mm256_set1_epi16(1)); }
 
-inline Ints add_128_times(Ints a, Ints b) { return _mm256_add_epi32(a, _mm256_slli_epi32(b, 7)); }
-
 // Products of unsigned codes with 4 inputs in each lane, in pairs; codes of 8 bits count 128 less than they are.
 template <Codes width>
 inline Ints pair_products(Ints code, Ints four) {

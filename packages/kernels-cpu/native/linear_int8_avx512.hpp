@@ -33,8 +33,6 @@ inline Ints four_inputs(const int8_t* x) {
   return _mm512_set1_epi32(four);
 }
 
-inline Ints add_128_times(Ints a, Ints b) { return _mm512_add_epi32(a, _mm512_slli_epi32(b, 7)); }
-
 // sum + products of each lane's 4 unsigned codes with 4 inputs.
 template <Codes>
 inline Ints add_products(Ints sum, Ints code, Ints four) { return _mm512_dpbusd_epi32(sum, code, four); }

@@ -33,8 +33,6 @@ inline Ints shifted_right(Ints a) {
 }
 inline Vec to_floats(Ints a) { return __builtin_convertvector(a, Vec); }
 
-inline Ints add_128_times(Ints a, Ints b) { return a + b * all_ints(128); }
-
 inline Ints four_inputs(const int8_t* x) {
   int32_t four;
   __builtin_memcpy(&four, x, 4);

@@ -53,13 +53,10 @@ inline Ints activation(const int8_t* x) {
   return _mm256_set1_epi32(four);
 }
 
-inline Ints no_products() { return _mm256_setzero_si256(); }
-inline Ints add_128_times(Ints a, Ints b) { return _mm256_add_epi32(a, _mm256_slli_epi32(b, 7)); }
-
-// The codes of one quad of a unit.
-inline Ints quad_codes(const uint8_t* nibbles, int quad) {
-  const __m256i raw = load_nibbles(nibbles + 32 * (quad / 2));
-  return _mm256_and_si256(_mm256_srl_epi16(raw, _mm_cvtsi32_si128(quad % 2 * 4)), _mm256_set1_epi8(15));
+// The codes of one quad, which lies in the low (`high` 0) or high nibbles.
+inline Ints quad_codes(const uint8_t* nibbles, int high) {
+  const __m256i shifted = _mm256_srl_epi16(load_nibbles(nibbles), _mm_cvtsi32_si128(4 * high));
+  return _mm256_and_si256(shifted, _mm256_set1_epi8(15));
 }
 
 // For each of T tokens, the sum of a unit's products in every row.
@@ -96,15 +93,11 @@ struct UnitSums {
     }
   }
 
-  // Adds the products of one quad alone, with codes as they are stored.
-  template <int kUnit, int T>
-  inline void add_quad(const uint8_t* nibbles, int quad, const int8_t* x, Ints* sums) const {
-    const __m256i code = quad_codes(nibbles, quad), ones = _mm256_set1_epi16(1);
-#pragma GCC unroll 4
-    for (int t = 0; t < T; ++t) {
-      const __m256i pairs = _mm256_maddubs_epi16(code, activation(x + t * kUnit + 4 * quad));
-      sums[t] = _mm256_add_epi32(sums[t], _mm256_madd_epi16(pairs, ones));
-    }
+  // The same of one quad set apart.
+  inline Ints quad_products(const uint8_t* nibbles, int high, const HighQuad& x) const {
+    const __m256i pairs = _mm256_maddubs_epi16(quad_codes(nibbles, high), activation(x.codes));
+    const __m256i sum = _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
+    return kKind == Q4Kind::offset ? _mm256_sub_epi32(sum, _mm256_set1_epi32(offset * x.sum)) : sum;
   }
 };
 
@@ -127,25 +120,23 @@ struct UnitSums<Q4Kind::codebook> {
       const __m256i nibble[2] = {_mm256_and_si256(raw, mask), _mm256_and_si256(_mm256_srli_epi16(raw, 4), mask)};
 #pragma GCC unroll 2
       for (int high = 0; high < 2; ++high) {
-        add_steps<kUnit, T>(_mm256_shuffle_epi8(steps, nibble[high]), x + 8 * j + 4 * high, sums);
+        const __m256i step = _mm256_shuffle_epi8(steps, nibble[high]);
+#pragma GCC unroll 4
+        for (int t = 0; t < T; ++t) {
+          sums[t] = _mm256_add_epi32(sums[t], step_products(step, activation(x + t * kUnit + 8 * j + 4 * high)));
+        }
       }
     }
   }
 
-  template <int kUnit, int T>
-  inline void add_quad(const uint8_t* nibbles, int quad, const int8_t* x, Ints* sums) const {
-    add_steps<kUnit, T>(_mm256_shuffle_epi8(steps, quad_codes(nibbles, quad)), x + 4 * quad, sums);
+  inline Ints quad_products(const uint8_t* nibbles, int high, const HighQuad& x) const {
+    return step_products(_mm256_shuffle_epi8(steps, quad_codes(nibbles, high)), activation(x.codes));
   }
 
  private:
-  template <int kUnit, int T>
-  static inline void add_steps(__m256i step, const int8_t* x, Ints* sums) {
-    const __m256i size = _mm256_abs_epi8(step), ones = _mm256_set1_epi16(1);
-#pragma GCC unroll 4
-    for (int t = 0; t < T; ++t) {
-      const __m256i signed_x = _mm256_sign_epi8(activation(x + t * kUnit), step);
-      sums[t] = _mm256_add_epi32(sums[t], _mm256_madd_epi16(_mm256_maddubs_epi16(size, signed_x), ones));
-    }
+  static inline Ints step_products(Ints step, Ints x) {
+    const __m256i pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(step), _mm256_sign_epi8(x, step));
+    return _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
   }
 };
 

@@ -49,9 +49,6 @@ inline Ints activation(const int8_t* x) {
   return _mm512_set1_epi32(four);
 }
 
-inline Ints no_products() { return _mm512_setzero_si512(); }
-inline Ints add_128_times(Ints a, Ints b) { return _mm512_add_epi32(a, _mm512_slli_epi32(b, 7)); }
-
 // For each of T tokens, the sum of a unit's products in every row. Codebooks hold signed steps, and `vpdpbusd` wants
 // unsigned bytes: 128 is added to them and 128 times the sum of the activations' codes taken away before.
 template <Q4Kind kKind>
@@ -87,14 +84,13 @@ struct UnitSums {
     }
   }
 
-  // Adds the products of one quad alone, with codes as they are stored.
-  template <int kUnit, int T>
-  inline void add_quad(const uint8_t* nibbles, int quad, const int8_t* x, Ints* sums) const {
-    const __m512i raw = load_nibbles(nibbles + 64 * (quad / 2));
-    __m512i code = _mm512_and_si512(_mm512_srl_epi16(raw, _mm_cvtsi32_si128(quad % 2 * 4)), _mm512_set1_epi8(15));
+  // The same of one quad set apart, which lies in the low (`high` 0) or high nibbles.
+  inline Ints quad_products(const uint8_t* nibbles, int high, const HighQuad& x) const {
+    __m512i code = _mm512_srl_epi16(load_nibbles(nibbles), _mm_cvtsi32_si128(4 * high));
+    code = _mm512_and_si512(code, _mm512_set1_epi8(15));
     if constexpr (kKind == Q4Kind::codebook) code = _mm512_shuffle_epi8(steps, code);
-#pragma GCC unroll 8
-    for (int t = 0; t < T; ++t) sums[t] = _mm512_dpbusd_epi32(sums[t], code, activation(x + t * kUnit + 4 * quad));
+    const __m512i start = kKind == Q4Kind::minimums ? _mm512_setzero_si512() : _mm512_set1_epi32(-offset * x.sum);
+    return _mm512_dpbusd_epi32(start, code, activation(x.codes));
   }
 };
 

@@ -70,13 +70,6 @@ struct ValueTable {
   }
 };
 
-inline Ints no_products() { return Ints{}; }
-inline Ints add_128_times(const Ints& a, const Ints& b) {
-  Ints out;
-  for (int r = 0; r < kLanes; ++r) out.lane[r] = a.lane[r] + 128 * b.lane[r];
-  return out;
-}
-
 // For each of T tokens, the sum of a unit's products in every row.
 template <Q4Kind kKind>
 struct UnitSums {
@@ -90,17 +83,25 @@ struct UnitSums {
       const int32_t start = kKind == Q4Kind::offset ? -weight.offset * code_sums[t] : 0;
       for (int r = 0; r < kLanes; ++r) sums[t].lane[r] = start;
     }
-    for (int quad = 0; quad < kUnit / 4; ++quad) add_quad<kUnit, T>(nibbles, quad, x, sums);
+    for (int quad = 0; quad < kUnit / 4; ++quad) {
+      for (int t = 0; t < T; ++t) add_quad(nibbles + quad / 2 * 4 * kLanes, quad % 2, x + t * kUnit + 4 * quad, sums[t]);
+    }
   }
 
-  // Adds the products of one quad alone, with codes as they are stored.
-  template <int kUnit, int T>
-  inline void add_quad(const uint8_t* nibbles, int quad, const int8_t* x, Ints* sums) const {
-    const uint8_t* bytes = nibbles + quad / 2 * 4 * kLanes;
+  // The same of one quad set apart, which lies in the low (`high` 0) or high nibbles.
+  inline Ints quad_products(const uint8_t* nibbles, int high, const HighQuad& x) const {
+    Ints sum;
+    for (int r = 0; r < kLanes; ++r) sum.lane[r] = kKind == Q4Kind::offset ? -weight.offset * x.sum : 0;
+    add_quad(nibbles, high, x.codes, sum);
+    return sum;
+  }
+
+ private:
+  inline void add_quad(const uint8_t* nibbles, int high, const int8_t* x, Ints& sum) const {
     for (int i = 0; i < 4; ++i) {
       for (int r = 0; r < kLanes; ++r) {
-        const int raw = nibble(bytes, r, quad % 2, i), step = kKind == Q4Kind::codebook ? weight.steps[raw] : raw;
-        for (int t = 0; t < T; ++t) sums[t].lane[r] += step * x[t * kUnit + 4 * quad + i];
+        const int code = nibble(nibbles, r, high, i);
+        sum.lane[r] += (kKind == Q4Kind::codebook ? weight.steps[code] : code) * x[i];
       }
     }
   }

@@ -30,54 +30,42 @@ void put(const Q4Out& out, int64_t token, int64_t row, int64_t count, Floats val
 
 // The activations of T tokens that lie in one tile, at a unit that moves on.
 struct TileAt {
-  const int8_t *codes, *high;
+  const int8_t* codes;
   const float *scales, *sums;
   const int32_t* code_sums;
-  const uint8_t* high_quads;
 
   TileAt(const QuantizedRows& x, int64_t token) {
     const int64_t at = x.at(token, 0);
     codes = x.codes + at * x.group;
-    high = x.high + at * x.group;
     scales = x.scales + at;
     sums = x.sums + at;
     code_sums = x.code_sums + at;
-    high_quads = x.high_quads + at;
-  }
-
-  // Quads that have high codes in any of T tokens, a bit each.
-  template <int T>
-  unsigned quads() const {
-    uint64_t bits = 0;
-    __builtin_memcpy(&bits, high_quads, T);
-    if (T > 4) bits |= bits >> 32;
-    if (T > 2) bits |= bits >> 16;
-    if (T > 1) bits |= bits >> 8;
-    return unsigned(bits) & 255u;
   }
 
   template <int kUnit>
   void advance(int64_t tile) {
     codes += tile * kUnit;
-    high += tile * kUnit;
     scales += tile;
     sums += tile;
     code_sums += tile;
-    high_quads += tile;
   }
 };
 
-// Adds what the high codes of some quads make of a unit's products.
-template <Q4Kind kKind, int kUnit, int T>
-inline void add_high(const UnitSums<kKind>& unit_sums, const uint8_t* nibbles, const int8_t* high, unsigned quads,
-                     Ints* products) {
-  Ints sums[T];
-  for (int t = 0; t < T; ++t) sums[t] = no_products();
-  for (; quads != 0; quads &= quads - 1) {
-    unit_sums.template add_quad<kUnit, T>(nibbles, __builtin_ctz(quads), high, sums);
+// Adds to `total` what the high codes of a token make of a block. There are few, and as many in every block: a loop of
+// their own costs less than a look in each unit.
+template <Q4Kind kKind, int kUnit>
+inline Floats add_high(const UnitSums<kKind>& unit_sums, const Q4View& weight, const uint8_t* block, bool half,
+                       const QuantizedRows& x, int64_t token, Floats total) {
+  const HighQuad* quad = x.high + token * x.num_groups;
+  for (const HighQuad* end = quad + x.num_high[token]; quad < end; ++quad) {
+    const uint32_t unit = uint32_t(quad->unit), units = uint32_t(weight.units_per_group);
+    const uint32_t group = units == 1 ? unit : unit / units, in_group = units == 1 ? 0 : unit % units;
+    const uint8_t* head = block + group * weight.group_bytes();
+    const uint8_t* nibbles = head + weight.head_bytes() + in_group * (kLanes * kUnit / 2) + quad->quad / 2 * (4 * kLanes);
+    const Floats factor = multiply(load_scales(head, half), broadcast(quad->scale));
+    total = fma(to_floats(unit_sums.quad_products(nibbles, quad->quad % 2, *quad)), factor, total);
   }
-#pragma GCC unroll 8
-  for (int t = 0; t < T; ++t) products[t] = add_128_times(products[t], sums[t]);
+  return total;
 }
 
 template <Q4Kind kKind, int kUnit, int T>
@@ -87,7 +75,7 @@ template <Q4Kind kKind, int kUnit, int T>
   const bool half = weight.scale_type == Float::f16;
   const int64_t tile = x.tile, units_per_group = weight.units_per_group, groups = weight.groups;
   const int64_t head_bytes = weight.head_bytes(), scale_bytes = weight.scale_bytes();
-  const uint8_t* at = weight.data + block * weight.block_bytes();
+  const uint8_t *begin = weight.data + block * weight.block_bytes(), *at = begin;
   TileAt from(x, token);
   Floats total[T];
   for (int t = 0; t < T; ++t) total[t] = zero();
@@ -98,7 +86,6 @@ template <Q4Kind kKind, int kUnit, int T>
     for (int64_t u = 0; u < units_per_group; ++u, at += kLanes * kUnit / 2, from.advance<kUnit>(tile)) {
       Ints products[T];
       unit_sums.template operator()<kUnit, T>(at, from.codes, from.code_sums, products);
-      if (const unsigned quads = from.quads<T>()) add_high<kKind, kUnit, T>(unit_sums, at, from.high, quads, products);
 #pragma GCC unroll 8
       for (int t = 0; t < T; ++t) {
         const Floats factor = multiply(scale, broadcast(from.scales[t]));
@@ -106,6 +93,10 @@ template <Q4Kind kKind, int kUnit, int T>
         if (kKind == Q4Kind::minimums) total[t] = fma(minimum, broadcast(from.sums[t]), total[t]);
       }
     }
+  }
+#pragma GCC unroll 8
+  for (int t = 0; t < T; ++t) {
+    total[t] = add_high<kKind, kUnit>(unit_sums, weight, begin, half, x, token + t, total[t]);
   }
   const int64_t row = block * kLanes;
   for (int t = 0; t < T; ++t) {

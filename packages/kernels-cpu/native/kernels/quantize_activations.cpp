@@ -14,14 +14,15 @@ constexpr int64_t kLargestGroup = 32;
 // Magnitudes are compared as bits, where NaN is larger than infinity and that larger than all numbers. Vectors are passed
 // by reference, as how they are passed by value depends on the instruction set.
 typedef int32_t Bits __attribute__((vector_size(32)));
+// As they lie among floats. Compilers turn a memcpy into halves that are stored and loaded whole, which stalls.
+typedef int32_t LooseBits __attribute__((vector_size(32), aligned(4), may_alias));
 
 inline void make_larger(Bits& a, const Bits& b) { a = a > b ? a : b; }
 inline float from_bits(int32_t bits) { return __builtin_bit_cast(float, bits); }
 
 // For inputs 8i to 8i + 7, in each lane the largest magnitude of its quad.
 inline void quad_magnitudes(const float* x, int i, Bits& bits) {
-  __builtin_memcpy(&bits, x + 8 * i, sizeof(bits));
-  bits &= 0x7fffffff;
+  bits = *reinterpret_cast<const LooseBits*>(x + 8 * i) & 0x7fffffff;
   make_larger(bits, __builtin_shufflevector(bits, bits, 1, 0, 3, 2, 5, 4, 7, 6));
   make_larger(bits, __builtin_shufflevector(bits, bits, 2, 3, 0, 1, 6, 7, 4, 5));
 }
@@ -30,25 +31,28 @@ inline int32_t largest_of_quads(const Bits& a) { return a[0] > a[4] ? a[0] : a[4
 
 template <int kGroup>
 void find_largest(const float* x, float* first, float* second) {
-  Bits quads[kGroup / 8], all{}, rest{};
+  Bits quads[kGroup / 8], all{}, rest{}, reach{};
   for (int i = 0; i < kGroup / 8; ++i) {
     quad_magnitudes(x, i, quads[i]);
     make_larger(all, quads[i]);
   }
   const int32_t largest = largest_of_quads(all);
-  for (int i = 0; i < kGroup / 8; ++i) make_larger(rest, quads[i] & (quads[i] < largest));
+  for (int i = 0; i < kGroup / 8; ++i) {
+    make_larger(rest, quads[i] & (quads[i] < largest));
+    reach += quads[i] == largest;  // -1 where it is
+  }
   *first = from_bits(largest);
-  *second = from_bits(largest_of_quads(rest));
+  *second = from_bits(reach[0] + reach[4] < -1 ? largest : largest_of_quads(rest));
 }
 
 inline int32_t rounded(float x, float inverse) {
   return __builtin_bit_cast(int32_t, x * inverse + kRound) - __builtin_bit_cast(int32_t, kRound);
 }
 
-template <int kGroup>
-int32_t round_all(const float* x, float inverse, int8_t* codes) {
+// A function of its own with a count not known to compilers: unrolled whole, the loop becomes no vectors.
+[[gnu::noipa]] int32_t round_all(const float* __restrict x, int64_t count, float inverse, int8_t* __restrict codes) {
   int32_t sum = 0;
-  for (int i = 0; i < kGroup; ++i) {
+  for (int64_t i = 0; i < count; ++i) {
     const int32_t code = rounded(x[i], inverse);
     codes[i] = int8_t(code);
     sum += code;
@@ -56,52 +60,47 @@ int32_t round_all(const float* x, float inverse, int8_t* codes) {
   return sum;
 }
 
-// The same where some quads are beyond `limit`; sets their bits in `high_quads`.
+// Takes the quad that holds more than `limit` out of a group whose scale is `scale`: puts its codes' low part in
+// their place.
 template <int kGroup>
-int32_t round_in_two(const float* x, float limit, int8_t* codes, int8_t* high, uint8_t* high_quads) {
-  int32_t sum = 0, is_high[kGroup], set = 0;
-  const int32_t bits = __builtin_bit_cast(int32_t, limit);
-  const float inverse = 127.0f / limit;
-  for (int i = 0; i < kGroup / 8; ++i) {
-    Bits beyond;
-    quad_magnitudes(x, i, beyond);
-    beyond = beyond > bits;
-    __builtin_memcpy(is_high + 8 * i, &beyond, sizeof(beyond));
-    set |= (beyond[0] & 1) << (2 * i) | (beyond[4] & 2) << (2 * i);
+HighQuad take_high(const float* x, float limit, float scale, int8_t* codes) {
+  int quad = 0;
+  for (int i = 0; i < kGroup; ++i) quad = (x[i] < 0 ? -x[i] : x[i]) > limit ? i / 4 : quad;
+  HighQuad high{0, int16_t(quad), 0, {}, 128.0f * scale};
+  for (int i = 0; i < 4; ++i) {
+    const int32_t code = rounded(x[4 * quad + i], 127.0f / limit), upper = (code + 64) >> 7;
+    high.codes[i] = int8_t(upper);
+    high.sum = int16_t(high.sum + upper);
+    codes[4 * quad + i] = int8_t(code - 128 * upper);
   }
-  for (int i = 0; i < kGroup; ++i) {
-    const int32_t code = rounded(x[i], inverse), upper = ((code + 64) >> 7) & is_high[i];
-    high[i] = int8_t(upper);
-    codes[i] = int8_t(code - 128 * upper);
-    sum += code;
-  }
-  *high_quads = uint8_t(set);
-  return sum;
+  return high;
 }
 
-// Group `at` of all, from its inputs. On entry its scale and sum are `first` and `second`.
+// Group `at` of all, from its inputs. On entry its scale and sum are `first` and `second`. Returns whether `high` was
+// written.
 template <int kGroup>
-void quantize_group(const float* x, float mean, const QuantizedRows& out, int64_t at) {
-  int8_t *codes = out.codes + at * kGroup, *high = out.high + at * kGroup;
+bool quantize_group(const float* x, float mean, const QuantizedRows& out, int64_t at, HighQuad* high) {
+  int8_t* codes = out.codes + at * kGroup;
   const float first = out.scales[at], second = out.sums[at];
-  float scale = 0.0f;
-  int32_t sum = 0;
-  out.high_quads[at] = 0;
-  __builtin_memset(high, 0, kGroup);
   if (__builtin_bit_cast(int32_t, first) >= kInfinity || first < kSmallest) {
-    if (!(first < kSmallest)) scale = __builtin_nanf("");
+    out.scales[at] = first < kSmallest ? 0.0f : __builtin_nanf("");
+    out.sums[at] = out.scales[at];
+    out.code_sums[at] = 0;
     __builtin_memset(codes, 0, kGroup);
-  } else if ((first - second) / mean * (first + second) > mean) {
-    const float least = first / 127.0f, limit = second > least ? second : least;
-    scale = limit / 127.0f;
-    sum = round_in_two<kGroup>(x, limit, codes, high, out.high_quads + at);
-  } else {
-    scale = first / 127.0f;
-    sum = round_all<kGroup>(x, 127.0f / first, codes);
+    return false;
+  }
+  const bool has_high = (first - second) / mean * (first + second) > mean;
+  const float least = first / 127.0f, limit = !has_high ? first : second > least ? second : least;
+  const float scale = limit / 127.0f;
+  int32_t sum = round_all(x, kGroup, 127.0f / limit, codes), low = sum;
+  if (has_high) {
+    *high = take_high<kGroup>(x, limit, scale, codes);
+    low = sum - 128 * high->sum;
   }
   out.scales[at] = scale;
-  out.code_sums[at] = sum;
+  out.code_sums[at] = low;
   out.sums[at] = scale * float(sum);
+  return has_high;
 }
 
 // Inputs [first, first + count) of x in float32, filled up to `group` with zeros; in `buffer` unless they lie ready.
@@ -131,7 +130,11 @@ void quantize_row(const void* x, Float type, int64_t start, int64_t size, int64_
     sum += out.scales[at];
   }
   const float mean = sum / float(out.num_groups);
-  for (int64_t g = 0; g < out.num_groups; ++g) quantize_group<kGroup>(inputs(g), mean, out, out.at(row, g));
+  HighQuad* high = out.high + row * out.num_groups;
+  for (int64_t g = 0; g < out.num_groups; ++g) {
+    if (quantize_group<kGroup>(inputs(g), mean, out, out.at(row, g), high)) high++->unit = int32_t(g);
+  }
+  out.num_high[row] = int32_t(high - (out.high + row * out.num_groups));
 }
 
 void quantize_rows(const void* x, Float type, int64_t stride, int64_t begin, int64_t end, int64_t size,

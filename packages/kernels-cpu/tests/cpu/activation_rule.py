@@ -27,7 +27,7 @@ def quantized(x, group):
     grouped = padded.reshape(len(x), -1, group)
     quads = np.abs(grouped).reshape(*grouped.shape[:2], -1, 4).max(-1)
     first = quads.max(-1)
-    second = np.where(quads < first[..., None], quads, 0).max(-1)
+    second = np.sort(quads, -1)[..., -2]
     with np.errstate(all="ignore"):
         mean = np.add.accumulate(first, -1, dtype=np.float32)[:, -1:] / np.float32(first.shape[1])
         pays = (first - second) / mean * (first + second) > mean

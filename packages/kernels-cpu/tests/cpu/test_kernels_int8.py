@@ -139,7 +139,10 @@ def test_any_shape(out_features, groups, group_size, count, bits, kind, isa, see
 def test_extremes_do_not_overflow(isa, bits):
     """All codes and activations at their limits, with every pair of signs: 16 bits must hold what they add up."""
     patterns = [np.full(256, 127), np.full(256, -127), np.tile([127, -127], 128)]
-    x = np.stack(patterns * 5).astype(np.float32)
+    apart = np.repeat([127 * 127, 127, 1], [4, 28, 224])  # one quad at the limit of two bytes
+    patterns += [apart, -apart, apart * np.tile([1, -1], 128)]
+    x = np.stack(patterns * 3).astype(np.float32)
+    assert np.abs(quantized(x, 32).high).max() == 126
     for code in (0, (1 << bits) - 1, 1 << (bits - 1)):
         weight = grouped(bits, "centred", 32, 256, 32)
         weight.codes.fill_(code)
