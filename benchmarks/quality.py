@@ -1,10 +1,10 @@
 """How much rounding costs: perplexity and arg-max against float32 with the same weights, under teacher forcing.
 
-The text is Python's own manual as `pydoc` carries it (module `pydoc_data.topics`: English with code; its hash is printed,
-as it differs a little from one Python to the next), cut into windows of 512 tokens whose second halves are scored: 79
-of them make 20,145 positions. The oracle is transformers, which dequantises the GGUF file to float32. modulm runs once
-for each precision of its kernels and is asked for `prompt_logprobs`; llama.cpp runs where `--llama` names its program
-`llama-perplexity`, which compares itself with the oracle's probabilities (2 GB for SmolLM2, in a temporary file).
+The text is Python's own manual as `pydoc` carries it: module `pydoc_data.topics`, English with code. It differs a
+little from one Python to the next, so its hash is printed. It is cut into windows of 512 tokens whose second halves are
+scored: 79 of them make 20,145 positions. The oracle is transformers, which dequantises the GGUF file to float32. modulm
+runs once for each precision of its kernels and is asked for `prompt_logprobs`. llama.cpp runs where `--llama` names its
+program `llama-perplexity`; it compares itself with the oracle's probabilities (2 GB for SmolLM2, in a temporary file).
 
     python benchmarks/quality.py [FILE.gguf] [--llama llama-perplexity] [--precisions fast,exact] [--windows 79]
 """
