@@ -6,10 +6,12 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/unique_ptr.h>
 
+#include <algorithm>
 #include <array>
 #include <memory>
 #include <optional>
 #include <stdexcept>
+#include <vector>
 
 #include "bindings.hpp"
 #include "linear_dense_arguments.hpp"
@@ -107,20 +109,33 @@ void rows(const Q4Weight& self, uintptr_t index, int64_t count, uintptr_t out, i
 }
 
 // For tests: rows of x quantised as the kernels see them.
-void quantize(nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu> x,
-              nb::ndarray<int8_t, nb::ndim<2>, nb::c_contig, nb::device::cpu> codes,
-              nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu> scales,
-              nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu> sums,
-              nb::ndarray<int32_t, nb::ndim<2>, nb::c_contig, nb::device::cpu> code_sums, int64_t group,
-              const std::string& isa) {
-  require(group >= 16 && group <= 512 && group % 16 == 0, "group must be a multiple of 16, at most 512.");
+template <class Number>
+using Rows = nb::ndarray<Number, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+
+void quantize(Rows<const float> x, Rows<int8_t> codes, Rows<int8_t> high, Rows<float> scales, Rows<float> sums,
+              Rows<int32_t> code_sums, int64_t group, const std::string& isa) {
+  require(group == 16 || group == 32, "group must be 16 or 32.");
   const size_t rows = x.shape(0), size = x.shape(1), groups = (size + size_t(group) - 1) / size_t(group);
-  require(codes.shape(0) == rows && codes.shape(1) == groups * size_t(group), "codes must be [rows, groups * group].");
-  require(scales.shape(0) == rows && scales.shape(1) == groups && sums.shape(0) == rows && sums.shape(1) == groups &&
-              code_sums.shape(0) == rows && code_sums.shape(1) == groups,
-          "scales, sums and code_sums must be [rows, groups].");
-  const QuantizedRows out{int64_t(groups), group, codes.data(), scales.data(), sums.data(), code_sums.data()};
+  const auto check = [&](const auto& array, size_t columns, const char* message) {
+    require(array.shape(0) == rows && array.shape(1) == columns, message);
+  };
+  check(codes, groups * size_t(group), "codes must be [rows, groups * group].");
+  check(high, groups * size_t(group), "high must have the shape of codes.");
+  check(scales, groups, "scales must be [rows, groups].");
+  check(sums, groups, "sums must have the shape of scales.");
+  check(code_sums, groups, "code_sums must have the shape of scales.");
+  std::vector<HighQuad> quads(rows * groups);
+  std::vector<int32_t> num_high(rows);
+  const QuantizedRows out{int64_t(groups), group,            codes.data(), scales.data(),
+                          sums.data(),     code_sums.data(), quads.data(), num_high.data()};
   activations(isa_named(isa)).quantize_rows(x.data(), Float::f32, int64_t(size), 0, int64_t(rows), int64_t(size), out);
+  std::fill_n(high.data(), rows * groups * size_t(group), int8_t(0));
+  for (size_t row = 0; row < rows; ++row) {
+    for (int32_t i = 0; i < num_high[row]; ++i) {
+      const HighQuad& quad = quads[row * groups + size_t(i)];
+      std::copy_n(quad.codes, 4, high.data() + (row * groups + size_t(quad.unit)) * size_t(group) + 4 * quad.quad);
+    }
+  }
 }
 
 }  // namespace
@@ -137,8 +152,8 @@ void bind_linear_q4(nb::module_& m) {
       .def("rows", &rows, release(), nb::arg("index"), nb::arg("count"), nb::arg("out"),
            nb::arg("out_type"))
       .def_prop_ro("size_bytes", &Q4Weight::size_bytes);
-  m.def("quantize_activations", &quantize, nb::arg("x"), nb::arg("codes"), nb::arg("scales"), nb::arg("sums"),
-        nb::arg("code_sums"), nb::arg("group"), nb::arg("isa") = "");
+  m.def("quantize_activations", &quantize, nb::arg("x"), nb::arg("codes"), nb::arg("high"), nb::arg("scales"),
+        nb::arg("sums"), nb::arg("code_sums"), nb::arg("group"), nb::arg("isa") = "");
 }
 
 }  // namespace modulm

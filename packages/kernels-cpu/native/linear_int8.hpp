@@ -1,5 +1,5 @@
-// Products with weights of 5 to 8 bits and activations of 8: sums of a few inputs are exact integers, and only they are
-// scaled and added up in float32.
+// Products with weights of 5 to 8 bits and activations of `quantize_activations.hpp`: sums of a few inputs are exact
+// integers, and only they are scaled and added up in float32.
 //
 // Layout: panels of 32 output rows as in linear_dense.hpp, in blocks of 32 inputs. A block has 8 quads; in a quad 4
 // inputs of each row lie together, so that one load gives 4 inputs of neighbouring rows, a row per 32-bit lane.

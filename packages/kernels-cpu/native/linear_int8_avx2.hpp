@@ -38,6 +38,19 @@ inline Ints four_inputs(const int8_t* x) {
 
 inline Ints widened_pairs(Ints shorts) { return _mm256_madd_epi16(shorts, _mm256_set1_epi16(1)); }
 
+// Products of unsigned codes with 4 inputs in each lane, in pairs; codes of 8 bits count 128 less than they are.
+template <Codes width>
+inline Ints pair_products(Ints code, Ints four) {
+  if constexpr (width != Codes::bits8) return _mm256_maddubs_epi16(code, four);
+  const Ints shifted = _mm256_xor_si256(code, all_bytes(0x80));
+  return _mm256_maddubs_epi16(_mm256_abs_epi8(shifted), _mm256_sign_epi8(four, shifted));
+}
+
+template <Codes width>
+inline Ints add_products(Ints sum, Ints code, Ints four) {
+  return _mm256_add_epi32(sum, widened_pairs(pair_products<width>(code, four)));
+}
+
 // sums[t][v] = starts[t] + the products of `quads` quads of codes and x. `codes(quad, v)` returns unsigned bytes.
 template <Codes width, int quads, int tokens, int vectors, class Source>
 inline void unit_sums(const Source& codes, const int8_t* x, int64_t stride, const int32_t* starts,
@@ -53,12 +66,10 @@ inline void unit_sums(const Source& codes, const int8_t* x, int64_t stride, cons
   quads_in_turn<quads>([&](auto quad) {
 #pragma GCC unroll 4
     for (int v = 0; v < vectors; ++v) {
-      const Ints code = codes(quad, v), shifted = _mm256_xor_si256(code, all_bytes(0x80));
-      const Ints size = width == Codes::bits8 ? _mm256_abs_epi8(shifted) : code;
+      const Ints code = codes(quad, v);
 #pragma GCC unroll 4
       for (int t = 0; t < tokens; ++t) {
-        const Ints four = four_inputs(x + t * stride + 4 * quad);
-        const Ints pairs = _mm256_maddubs_epi16(size, width == Codes::bits8 ? _mm256_sign_epi8(four, shifted) : four);
+        const Ints pairs = pair_products<width>(code, four_inputs(x + t * stride + 4 * quad));
         shorts[t][v] = quad % together == 0 ? pairs : _mm256_add_epi16(shorts[t][v], pairs);
         if constexpr (quad % together == together - 1) {
           sums[t][v] = _mm256_add_epi32(sums[t][v], widened_pairs(shorts[t][v]));

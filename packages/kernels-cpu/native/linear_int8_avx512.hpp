@@ -33,6 +33,10 @@ inline Ints four_inputs(const int8_t* x) {
   return _mm512_set1_epi32(four);
 }
 
+// sum + products of each lane's 4 unsigned codes with 4 inputs.
+template <Codes>
+inline Ints add_products(Ints sum, Ints code, Ints four) { return _mm512_dpbusd_epi32(sum, code, four); }
+
 // sums[t][v] = starts[t] + the products of `quads` quads of codes and x. `codes(quad, v)` returns unsigned bytes.
 template <Codes, int quads, int tokens, int vectors, class Source>
 inline void unit_sums(const Source& codes, const int8_t* x, int64_t stride, const int32_t* starts,

@@ -51,6 +51,17 @@ inline Ints quad_codes(const uint8_t* block, int row) {
   return either(low, both(high, all_bytes(width == Codes::bits6 ? 0x30 : 0x10)));
 }
 
+// The same for a quad that is not known to the compiler.
+template <Codes width>
+inline Ints any_quad_codes(const uint8_t* block, int row, int quad) {
+  if constexpr (width == Codes::bits8) return load_bytes(block + row * 4 + quad * kQuadBytes);
+  Ints codes{};
+  quads_in_turn<8>([&](auto number) {
+    if (number == quad) codes = quad_codes<width, int(number)>(block, row);
+  });
+  return codes;
+}
+
 // Blocks of any width -> blocks of 8 bits.
 template <Codes width>
 inline void widen_blocks(const uint8_t* from, int64_t blocks, uint8_t* to) {

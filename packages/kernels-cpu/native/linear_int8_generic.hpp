@@ -33,6 +33,12 @@ inline Ints shifted_right(Ints a) {
 }
 inline Vec to_floats(Ints a) { return __builtin_convertvector(a, Vec); }
 
+inline Ints four_inputs(const int8_t* x) {
+  int32_t four;
+  __builtin_memcpy(&four, x, 4);
+  return all_ints(four);
+}
+
 // Products of the 4 bytes of each lane of unsigned `code` with 4 inputs, added up.
 inline Ints quad_products(Ints code, const int8_t* x) {
 #if defined(__SSE2__)
@@ -46,6 +52,14 @@ inline Ints quad_products(Ints code, const int8_t* x) {
   for (int byte = 0; byte < 4; ++byte) sum += Ints(Unsigned(code) >> (8 * byte) & 255u) * all_ints(x[byte]);
   return sum;
 #endif
+}
+
+// sum + products of each lane's 4 unsigned codes with 4 inputs.
+template <Codes>
+inline Ints add_products(Ints sum, Ints code, Ints four) {
+  int8_t x[4];
+  __builtin_memcpy(x, &four, 4);
+  return sum + quad_products(code, x);
 }
 
 // sums[t][v] = starts[t] + the products of `quads` quads of codes and x. `codes(quad, v)` returns unsigned bytes.

@@ -53,6 +53,12 @@ inline Ints activation(const int8_t* x) {
   return _mm256_set1_epi32(four);
 }
 
+// The codes of one quad, which lies in the low (`high` 0) or high nibbles.
+inline Ints quad_codes(const uint8_t* nibbles, int high) {
+  const __m256i shifted = _mm256_srl_epi16(load_nibbles(nibbles), _mm_cvtsi32_si128(4 * high));
+  return _mm256_and_si256(shifted, _mm256_set1_epi8(15));
+}
+
 // For each of T tokens, the sum of a unit's products in every row.
 template <Q4Kind kKind>
 struct UnitSums {
@@ -86,6 +92,13 @@ struct UnitSums {
       }
     }
   }
+
+  // The same of one quad set apart.
+  inline Ints quad_products(const uint8_t* nibbles, int high, const HighQuad& x) const {
+    const __m256i pairs = _mm256_maddubs_epi16(quad_codes(nibbles, high), activation(x.codes));
+    const __m256i sum = _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
+    return kKind == Q4Kind::offset ? _mm256_sub_epi32(sum, _mm256_set1_epi32(offset * x.sum)) : sum;
+  }
 };
 
 // A codebook's steps are signed: |step| times the activation with the step's sign. Two such products (127 * 127 * 2)
@@ -100,21 +113,30 @@ struct UnitSums<Q4Kind::codebook> {
   template <int kUnit, int T>
   inline void operator()(const uint8_t* nibbles, const int8_t* x, const int32_t*, Ints* sums) const {
     for (int t = 0; t < T; ++t) sums[t] = _mm256_setzero_si256();
-    const __m256i mask = _mm256_set1_epi8(15), ones = _mm256_set1_epi16(1);
+    const __m256i mask = _mm256_set1_epi8(15);
 #pragma GCC unroll 4
     for (int j = 0; j < kUnit / 8; ++j) {
       const __m256i raw = load_nibbles(nibbles + 32 * j);
       const __m256i nibble[2] = {_mm256_and_si256(raw, mask), _mm256_and_si256(_mm256_srli_epi16(raw, 4), mask)};
 #pragma GCC unroll 2
       for (int high = 0; high < 2; ++high) {
-        const __m256i step = _mm256_shuffle_epi8(steps, nibble[high]), size = _mm256_abs_epi8(step);
+        const __m256i step = _mm256_shuffle_epi8(steps, nibble[high]);
 #pragma GCC unroll 4
         for (int t = 0; t < T; ++t) {
-          const __m256i signed_x = _mm256_sign_epi8(activation(x + t * kUnit + 8 * j + 4 * high), step);
-          sums[t] = _mm256_add_epi32(sums[t], _mm256_madd_epi16(_mm256_maddubs_epi16(size, signed_x), ones));
+          sums[t] = _mm256_add_epi32(sums[t], step_products(step, activation(x + t * kUnit + 8 * j + 4 * high)));
         }
       }
     }
+  }
+
+  inline Ints quad_products(const uint8_t* nibbles, int high, const HighQuad& x) const {
+    return step_products(_mm256_shuffle_epi8(steps, quad_codes(nibbles, high)), activation(x.codes));
+  }
+
+ private:
+  static inline Ints step_products(Ints step, Ints x) {
+    const __m256i pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(step), _mm256_sign_epi8(x, step));
+    return _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
   }
 };
 

@@ -83,6 +83,15 @@ struct UnitSums {
       }
     }
   }
+
+  // The same of one quad set apart, which lies in the low (`high` 0) or high nibbles.
+  inline Ints quad_products(const uint8_t* nibbles, int high, const HighQuad& x) const {
+    __m512i code = _mm512_srl_epi16(load_nibbles(nibbles), _mm_cvtsi32_si128(4 * high));
+    code = _mm512_and_si512(code, _mm512_set1_epi8(15));
+    if constexpr (kKind == Q4Kind::codebook) code = _mm512_shuffle_epi8(steps, code);
+    const __m512i start = kKind == Q4Kind::minimums ? _mm512_setzero_si512() : _mm512_set1_epi32(-offset * x.sum);
+    return _mm512_dpbusd_epi32(start, code, activation(x.codes));
+  }
 };
 
 }  // namespace

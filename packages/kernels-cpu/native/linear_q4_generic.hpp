@@ -83,11 +83,25 @@ struct UnitSums {
       const int32_t start = kKind == Q4Kind::offset ? -weight.offset * code_sums[t] : 0;
       for (int r = 0; r < kLanes; ++r) sums[t].lane[r] = start;
     }
-    for (int i = 0; i < kUnit; ++i) {
-      const uint8_t* bytes = nibbles + i / 8 * 4 * kLanes;
+    for (int quad = 0; quad < kUnit / 4; ++quad) {
+      for (int t = 0; t < T; ++t) add_quad(nibbles + quad / 2 * 4 * kLanes, quad % 2, x + t * kUnit + 4 * quad, sums[t]);
+    }
+  }
+
+  // The same of one quad set apart, which lies in the low (`high` 0) or high nibbles.
+  inline Ints quad_products(const uint8_t* nibbles, int high, const HighQuad& x) const {
+    Ints sum;
+    for (int r = 0; r < kLanes; ++r) sum.lane[r] = kKind == Q4Kind::offset ? -weight.offset * x.sum : 0;
+    add_quad(nibbles, high, x.codes, sum);
+    return sum;
+  }
+
+ private:
+  inline void add_quad(const uint8_t* nibbles, int high, const int8_t* x, Ints& sum) const {
+    for (int i = 0; i < 4; ++i) {
       for (int r = 0; r < kLanes; ++r) {
-        const int raw = nibble(bytes, r, i % 8 / 4, i % 4), step = kKind == Q4Kind::codebook ? weight.steps[raw] : raw;
-        for (int t = 0; t < T; ++t) sums[t].lane[r] += step * x[t * kUnit + i];
+        const int code = nibble(nibbles, r, high, i);
+        sum.lane[r] += (kKind == Q4Kind::codebook ? weight.steps[code] : code) * x[i];
       }
     }
   }

@@ -27,6 +27,14 @@ struct Scales {
   }
 };
 
+// Where a sum of integers starts, `sum` being that of the activations: so that codes count from their zero. AVX2 takes
+// codes of 8 bits as signed, 128 less than they are.
+template <Codes range>
+inline int32_t start_of(const Int8Panels& weight, int32_t sum) {
+  const int32_t taken = range == Codes::bits8 && kSignedBytes ? 128 : 0;
+  return (taken - (weight.kind == Zero::minimums ? 0 : weight.zero)) * sum;
+}
+
 // `stored` is how codes lie, `range` how large they can be: codes of fewer bits that were widened stay small.
 //
 // Adds unit `unit` to the sums of `tokens` tokens: an exact sum of integers, scaled; then minimum * sum of x.
@@ -36,11 +44,7 @@ inline void add_unit(const Scales& scales, const uint8_t* block, int row, const 
   const int64_t at = token * x.num_groups + unit, group = scales.group_of(unit);
   const bool minimums = scales.weight.kind == Zero::minimums;
   int32_t starts[tokens];
-  for (int t = 0; t < tokens; ++t) {
-    starts[t] = minimums ? 0 : -scales.weight.zero * x.code_sums[at + t * x.num_groups];
-    // AVX2 takes codes of 8 bits as signed, 128 less than they are.
-    if (range == Codes::bits8 && kSignedBytes) starts[t] += 128 * x.code_sums[at + t * x.num_groups];
-  }
+  for (int t = 0; t < tokens; ++t) starts[t] = start_of<range>(scales.weight, x.code_sums[at + t * x.num_groups]);
   Ints sums[tokens][vectors];
   const auto codes = [&](auto quad, int vector) {
     return quad_codes<stored, first_quad + int(quad)>(block, row + vector * kLanes);
@@ -111,6 +115,22 @@ void multiply_chunk(const Scales& scales, const uint8_t* codes, int64_t block, i
   }
 }
 
+// Adds to `sums` [32] what the high codes of a token's activations make of a panel.
+template <Codes width, Codes range, int unit>
+void add_high(const Scales& scales, const uint8_t* panel, const QuantizedRows& x, int64_t token, float* sums) {
+  const HighQuad* high = x.high + token * x.num_groups;
+  for (const HighQuad* end = high + x.num_high[token]; high < end; ++high) {
+    const int64_t input = high->unit * unit + high->quad * 4, group = scales.group_of(high->unit);
+    const uint8_t* block = panel + input / kBlockInputs * block_bytes(width);
+    const Ints start = all_ints(start_of<range>(scales.weight, high->sum)), four = four_inputs(high->codes);
+    for (int row = 0; row < kPanel; row += kLanes) {
+      const Ints codes = any_quad_codes<width>(block, row, int(input % kBlockInputs / 4));
+      const Vec factor = scales.scale(group, row) * all(high->scale);
+      store(sums + row, fma(to_floats(add_products<range>(start, codes, four)), factor, load(sums + row)));
+    }
+  }
+}
+
 template <Codes width, int unit>
 void multiply_codes(const Int8Panels& weight, const QuantizedRows& x, const Output& out, int64_t begin, int64_t end,
                     int64_t first, int64_t last) {
@@ -131,6 +151,10 @@ void multiply_codes(const Int8Panels& weight, const QuantizedRows& x, const Outp
       } else {
         multiply_chunk<width, range, unit>(scales, codes, block, stop, x, first, last, sums);
       }
+    }
+    for (int64_t token = first; token < last; ++token) {
+      const uint8_t* codes = weight.data + panel * weight.panel_bytes();
+      add_high<width, range, unit>(scales, codes, x, token, sums + (token - first) * kPanel);
     }
     store_panel(sums, panel, first, last, out);
   }

@@ -1,8 +1,9 @@
-"""Weights of 5 to 8 bits in panels, multiplied by activations of 8 bits: `GroupedInt` and `ChannelInt8`.
+"""Weights of 5 to 8 bits in panels, multiplied by integer activations: `GroupedInt` and `ChannelInt8`.
 
-"fast" quantises activations to 8 bits, in groups of 32 inputs (16 where a weight's group is no multiple of 32), and
-adds up exact integers; "exact" multiplies float32 activations by dequantised weights, slowly, to tell one error from
-another. The layout is in `native/linear_int8.hpp`. Knows nothing of when these kernels are asked: see `provider.py`.
+"fast" quantises activations in groups of 32 inputs (16 where a weight's group is no multiple of 32), to 8 bits but for
+single large ones, and adds up exact integers; "exact" multiplies float32 activations by dequantised weights, slowly, to
+tell one error from another. The layout is in `native/linear_int8.hpp`. Knows nothing of when these kernels are asked:
+see `provider.py`.
 """
 
 import os

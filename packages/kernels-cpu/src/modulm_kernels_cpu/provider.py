@@ -1,7 +1,8 @@
 """The `cpu` kernel provider: asks the module that packs a kind of weight, and refuses what the processor cannot do.
 
 Knows which module serves which kind, and no layout. The environment variable MODULM_KERNEL_PRECISION says how 4- and
-8-bit weights are multiplied: `fast` (8-bit activations) or `exact` (float32 activations, dequantised weights).
+8-bit weights are multiplied: `fast` (activations of 8 bits, large ones of 16) or `exact` (float32 activations,
+dequantised weights).
 """
 
 import os
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from modulm_kernels_cpu.sampling import NativeSampling
 
 _OPS = ("linear", "embedding")
-_PRECISIONS = ("exact", "fast")
+_PRECISIONS = ("fast", "exact")
 _VARIABLE = "MODULM_KERNEL_PRECISION"
 
 _Q4, _INT8, _DENSE = "packed_q4", "packed_int8", "packed_dense"
@@ -99,8 +100,8 @@ def precision() -> str:
     value = os.environ.get(_VARIABLE) or _PRECISIONS[0]
     if value not in _PRECISIONS:
         raise ConfigError(
-            f"{_VARIABLE}={value!r} is unknown. There are 'exact' (float32 activations) and 'fast' (8-bit "
-            "activations). Set one of them, or unset it for 'exact'."
+            f"{_VARIABLE}={value!r} is unknown. There are 'fast' (activations of 8 bits, large ones "
+            "of 16) and 'exact' (float32 activations). Set one of them, or unset it for 'fast'."
         )
     return value
 

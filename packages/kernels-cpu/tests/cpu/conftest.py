@@ -6,7 +6,9 @@ wrong slot cannot pass. No transformers: these tests run where this package is a
 
 import importlib
 import random
+import sys
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -25,6 +27,8 @@ from modulm_kernels_cpu import packed_dense
 from modulm_kernels_cpu.attention import CPUAttention
 from modulm_kernels_cpu.program import NativeProgram
 
+sys.path.insert(0, str(Path(__file__).parent))  # so that tests import what they share from this folder
+
 CPU = torch.device("cpu")
 HF = {
     "vocab_size": 211, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 4, "num_attention_heads": 4,
@@ -42,9 +46,9 @@ class Twice:
 
 def dense(modules, matrices):
     """Float32, in core's reference layout and in this package's."""
-    data = torch.cat(matrices)
+    data = torch.cat(matrices).numpy()
     weight = Dense(out_features=len(data), in_features=data.shape[1], data=data)
-    return Twice(TorchKernels().pack(weight, CPU, torch.float32), [packed_dense.pack(weight)])
+    return Twice(TorchKernels().pack(weight, "cpu", "float32"), [packed_dense.pack(weight)])
 
 
 class RandomSource:

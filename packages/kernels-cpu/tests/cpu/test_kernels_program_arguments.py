@@ -27,7 +27,7 @@ class Matrix(NamedTuple):
 
 def native(out_features, in_features):
     data = torch.randn(out_features, in_features, generator=torch.Generator().manual_seed(out_features))
-    return packed_dense.pack(Dense(out_features=out_features, in_features=in_features, data=data)).native[0]
+    return packed_dense.pack(Dense(out_features=out_features, in_features=in_features, data=data.numpy())).native[0]
 
 
 def matrix(out_features, in_features=HIDDEN):

@@ -16,7 +16,7 @@ ROWS = [1, 5, 700]
 
 def packed(array):
     data = torch.from_numpy(np.ascontiguousarray(array, np.float32))
-    return packed_dense.pack(Dense(out_features=len(data), in_features=data.shape[1], data=data)).native[0]
+    return packed_dense.pack(Dense(out_features=len(data), in_features=data.shape[1], data=data.numpy())).native[0]
 
 
 def run(add, x, width, *, source=None, result=None, positions=None, lengths=None):

@@ -1,6 +1,9 @@
 """What is not run natively, each with its reason, and that an engine then runs the model eagerly and says so."""
 
 import json
+import os
+import subprocess
+import sys
 
 import msgspec
 import numpy as np
@@ -11,7 +14,6 @@ from modulm.errors import Unsupported
 from modulm.interfaces import program as ops
 from modulm.interfaces.quantization import Dense
 from modulm.reference.attention_torch import TorchAttention
-from modulm.reference.linear_torch import TorchKernels
 from modulm_kernels_cpu.attention import CPUAttention
 from modulm_kernels_cpu.program import NativeProgram
 from modulm_kernels_cpu.provider import CPUKernels
@@ -159,13 +161,13 @@ def ran(folder):
 @pytest.mark.parametrize("options", [{}, {"max_num_batched_tokens": 32}, {"num_kv_blocks": 24}], ids=str)
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_an_engine_runs_natively_and_gives_the_tokens_of_the_eager_model(architecture, options, ran):
-    one = Dense(out_features=1, in_features=1, data=torch.zeros(1, 1))
+    one = Dense(out_features=1, in_features=1, data=np.zeros((1, 1), np.float32))
     if not CPUKernels().supports("linear", one, "cpu"):
         pytest.skip("this processor has no kernels of ours")
     how, tokens = ran(architecture, **options)
     assert "operations, run by kernels 'cpu'" in how
     eagerly, want = ran(architecture, enforce_eager=True)
-    assert eagerly == "eager, as enforce_eager says"
+    assert eagerly == "eager: enforce_eager says so"
     assert tokens == want
     assert all(len(ids) == 20 for ids in tokens)
 
@@ -175,7 +177,7 @@ def test_an_engine_runs_natively_and_gives_the_tokens_of_the_eager_model(archite
     [
         ({"dtype": "bfloat16"}, "cpu: Activations are bfloat16"),
         ({"attention_backend": "torch"}, "'model.layers.0.self_attn' has attention backend 'torch'"),
-        ({"kernels": "torch"}, "run no step programs"),
+        ({"kernels": "torch"}, "none of the kernels torch runs step programs"),
     ],
     ids=str,
 )
@@ -185,9 +187,47 @@ def test_an_engine_that_cannot_runs_eagerly_and_says_why(options, reason, ran):
     assert all(len(ids) == 20 for ids in tokens)
 
 
-def test_a_provider_without_programs_says_so(record):
-    class Other(TorchKernels):
-        name = "other"
+SECOND = """
+import json, sys
+from modulm import LLM, SamplingParams
+options = json.loads(sys.argv[2])
+llm = LLM(sys.argv[1], num_kv_blocks=64, max_num_seqs=4, **options)
+params = SamplingParams(temperature=0.0, max_tokens=20, ignore_eos=True, seed=3)
+sampled = SamplingParams(temperature=0.8, top_p=0.9, max_tokens=20, ignore_eos=True, seed=3, logprobs=2)
+tokens = [o.outputs[0].token_ids for p in (params, sampled) for o in llm.generate(["hello", "a"], p)]
+print(json.dumps([llm.explain()["worker"]["program"], tokens, "torch" in sys.modules]))
+"""
 
-    with pytest.raises(Unsupported, match="'other' run no step programs"):
-        build(record, None, Other().program)
+
+@pytest.fixture
+def process(folder, tmp_path):
+    """Run an engine in a fresh process: what it says of its program, its tokens, whether torch was imported."""
+    config = json.loads((folder / "common.json").read_text()) | {"architectures": ["LlamaForCausalLM"]}
+    (folder / "config.json").write_text(json.dumps(config))
+
+    def run(**options):
+        environment = {**os.environ, "MODULM_CACHE_DIR": str(tmp_path)}
+        command = [sys.executable, "-c", SECOND, str(folder), json.dumps(options)]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        return json.loads(done.stdout)
+
+    return run
+
+
+def test_a_second_process_runs_the_saved_program_without_torch(process, tmp_path):
+    how, tokens, has_torch = process()
+    assert has_torch and "operations" in how
+    assert process() == [how, tokens, False]
+    (file,) = (tmp_path / "programs").iterdir()
+    file.write_bytes(file.read_bytes()[:-1])  # damaged: recorded anew, and written again
+    assert process() == [how, tokens, True]
+    assert process() == [how, tokens, False]
+
+
+def test_what_the_saved_program_cannot_serve_runs_eagerly(process):
+    _, tokens, _ = process()
+    how, eager, has_torch = process(attention_backend="torch")
+    assert how.startswith("eager: ") and has_torch and eager[:2] == tokens[:2]
+    assert process(enforce_eager=True)[0].startswith("eager: ")
+    assert process(dtype="bfloat16")[0].startswith("eager: ")  # another program: the saved one is not taken for it
+    assert process()[2] is False

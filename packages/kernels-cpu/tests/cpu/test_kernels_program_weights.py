@@ -6,6 +6,7 @@ Compared with the interpreter, which calls the same packed weights as the eager 
 import numpy as np
 import pytest
 import torch
+from tensor_arrays import array
 
 from modulm.interfaces import program as ops
 from modulm.interfaces.program import Graph, Section, Value
@@ -34,7 +35,9 @@ def grouped(data, bits):
     codes = codes.reshape(data.shape)
     codes = _nibbles(codes) if bits <= 4 else codes.to(torch.uint8)
     sizes = {"out_features": len(data), "in_features": data.shape[1]}
-    return GroupedInt(**sizes, bits=bits, group_size=GROUP, codes=codes, scales=scales, minimums=low)
+    return GroupedInt(
+        **sizes, bits=bits, group_size=GROUP, codes=array(codes), scales=array(scales), minimums=array(low)
+    )
 
 
 def four_bits(data, precision):
@@ -50,7 +53,9 @@ def codebook(data, precision):
     scales = _groups(data).abs().amax(-1)
     codes = ((_groups(data) / scales[..., None])[..., None] - values).abs().argmin(-1).reshape(data.shape)
     sizes = {"out_features": len(data), "in_features": data.shape[1]}
-    weight = Codebook4(**sizes, group_size=GROUP, codes=_nibbles(codes), scales=scales, codebook=values)
+    weight = Codebook4(
+        **sizes, group_size=GROUP, codes=array(_nibbles(codes)), scales=array(scales), codebook=array(values)
+    )
     return packed_q4.pack(weight, precision)
 
 
@@ -59,18 +64,18 @@ def block_float(data, precision):
     codes = torch.randint(0, 256, (len(data), data.shape[1] // 2), generator=generator, dtype=torch.uint8)
     scales = _groups(data).abs().amax(-1) / 6
     sizes = {"out_features": len(data), "in_features": data.shape[1]}
-    return packed_q4.pack(BlockFloat4(**sizes, group_size=GROUP, codes=codes, scales=scales), precision)
+    return packed_q4.pack(BlockFloat4(**sizes, group_size=GROUP, codes=array(codes), scales=array(scales)), precision)
 
 
 def channels(data, precision):
     scales = data.abs().amax(-1) / 127
     codes = (data / scales[:, None]).round().to(torch.int8)
-    weight = ChannelInt8(out_features=len(data), in_features=data.shape[1], codes=codes, scales=scales)
+    weight = ChannelInt8(out_features=len(data), in_features=data.shape[1], codes=array(codes), scales=array(scales))
     return packed_int8.pack(weight, precision)
 
 
 def plain(data, precision):
-    return packed_dense.pack(Dense(out_features=len(data), in_features=data.shape[1], data=data))
+    return packed_dense.pack(Dense(out_features=len(data), in_features=data.shape[1], data=array(data)))
 
 
 def brain(data, precision):
@@ -81,7 +86,7 @@ def float8(data, precision):
     scales = data.abs().amax().view(1) / 448
     sizes = {"out_features": len(data), "in_features": data.shape[1]}
     data = (data / scales).to(torch.float8_e4m3fn)
-    return packed_dense.pack(Float8(**sizes, data=data, scales=scales[None], block=tuple(data.shape)))
+    return packed_dense.pack(Float8(**sizes, data=array(data), scales=array(scales[None]), block=tuple(data.shape)))
 
 
 KINDS = {

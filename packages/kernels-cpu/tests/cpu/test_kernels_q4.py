@@ -1,12 +1,13 @@
 """Products with 4-bit weights against float64, on every instruction set that runs here.
 
 What a `fast` product must be is known exactly: float64 arithmetic on activations that numpy has quantised by the rule
-in `native/quantize_activations.hpp`. So only float32's rounding is left between the two.
+in `activation_rule.py`. So only float32's rounding is left between the two.
 """
 
 import numpy as np
 import pytest
 import torch
+from activation_rule import quantized
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -64,19 +65,6 @@ def make(kind, out_features, in_features, group_size, seed=0):
     return Codebook4(scales=scales, codebook=np.array(codebook, np.float32), **common)
 
 
-def quantized(x, group):
-    """Activations as the rule has them: float64 values of float32 scales times whole numbers."""
-    size = x.shape[1]
-    padded = np.zeros((len(x), -(-size // group) * group), np.float32)
-    padded[:, :size] = x
-    grouped = padded.reshape(len(x), -1, group)
-    largest = np.abs(grouped).max(-1, keepdims=True)
-    with np.errstate(all="ignore"):
-        scales = np.where(largest >= 2.0**-100, largest / np.float32(127), np.float32(0))
-        codes = np.where(largest >= 2.0**-100, np.rint(grouped * (np.float32(127) / largest)), 0)
-    return codes.astype(np.int8), scales[..., 0], (codes.astype(np.float64) * scales).reshape(len(x), -1)[:, :size]
-
-
 def unit_of(weight):
     return 16 if weight.group_size % 32 == 16 else 32
 
@@ -97,8 +85,11 @@ def matrix_in_steps(weight):
 
 
 def activations(num_tokens, size, seed=0):
+    """Random numbers; some inputs of some tokens are large, up to 2,000 times the others."""
     work = np.random.default_rng(seed)
-    return (work.standard_normal((num_tokens, size)) * np.exp(work.standard_normal((num_tokens, 1)))).astype(np.float32)
+    x = work.standard_normal((num_tokens, size)) * np.exp(work.standard_normal((num_tokens, 1)))
+    x[::2] *= np.where(work.random((1, size)) < 0.03, 3.0 ** work.uniform(0, 7, (1, size)), 1.0)
+    return x.astype(np.float32)
 
 
 def multiply(packed, x, out_features, margin=64):
@@ -112,7 +103,7 @@ def multiply(packed, x, out_features, margin=64):
 
 def assert_fast(got, x, weight):
     """Compare with float64 on quantised activations. Codes and minimum may cancel: terms are larger than their sum."""
-    values = quantized(x, unit_of(weight))[2]
+    values = quantized(x, unit_of(weight)).values(x.shape[1])
     expected = values @ matrix_in_steps(weight).T
     scales = weight.scales if weight.scales.dtype != np.uint8 else 2.0 ** (weight.scales.astype(np.float64) - 127)
     term = 15.0 if isinstance(weight, GroupedInt) else 6.0 if isinstance(weight, BlockFloat4) else weight.codebook.max()
@@ -128,21 +119,47 @@ def assert_close(got, x, weight, epsilons):
 
 
 @pytest.mark.parametrize("isa", ISAS)
-@pytest.mark.parametrize("group", [16, 32, 64])
-def test_activations_are_quantised_bit_for_bit(isa, group):
-    x = activations(9, 200)
+@pytest.mark.parametrize("group", [16, 32])
+@pytest.mark.parametrize("size", [200, 5, 576])
+def test_activations_are_quantised_bit_for_bit(isa, group, size):
+    x = activations(13, size)
     x[3] = 0.0
-    x[4, :40] = 1e-38
-    x[5, 7] = 1e30
-    groups = -(-200 // group)
-    codes, scales = np.full((9, groups * group), 99, np.int8), np.full((9, groups), np.nan, np.float32)
-    sums, code_sums = scales.copy(), np.full((9, groups), 99, np.int32)
-    _native.quantize_activations(x, codes, scales, sums, code_sums, group, isa)
-    expected_codes, expected_scales, _ = quantized(x, group)
-    np.testing.assert_array_equal(codes.reshape(expected_codes.shape), expected_codes)
-    np.testing.assert_array_equal(scales, expected_scales)
-    np.testing.assert_array_equal(code_sums, expected_codes.sum(-1, dtype=np.int32))
-    np.testing.assert_array_equal(sums, expected_scales * expected_codes.sum(-1, dtype=np.int32).astype(np.float32))
+    x[4, : size // 5] = 1e-38
+    x[5, 2] = 1e30
+    x[6, 3] = -1e4
+    x[7] = 0.0
+    x[7, 4] = 2.0  # a quad alone
+    x[8, :2] = 500.0, -500.0
+    x[9], x[9, :5:4] = 1.0, 500.0  # two quads with one magnitude
+    x[10] = 1e38
+    groups = -(-size // group)
+    codes, high = np.full((2, 13, groups * group), 99, np.int8)
+    scales, sums = np.full((2, 13, groups), np.nan, np.float32)
+    code_sums = np.full((13, groups), 99, np.int32)
+    _native.quantize_activations(x, codes, high, scales, sums, code_sums, group, isa)
+    expected = quantized(x, group)
+    codes, high = codes.reshape(13, groups, group), high.reshape(13, groups, group)
+    np.testing.assert_array_equal(high, expected.high)
+    np.testing.assert_array_equal(codes + 128 * high.astype(np.int32), expected.codes)
+    np.testing.assert_array_equal(scales, expected.scales)
+    np.testing.assert_array_equal(code_sums, codes.sum(-1, dtype=np.int32))
+    with np.errstate(over="ignore"):
+        np.testing.assert_array_equal(sums, expected.scales * expected.codes.sum(-1).astype(np.float32))
+    assert (np.abs(codes) <= 127).all() and (np.abs(high) <= 126).all()
+    has_high = high.any((-1, -2))
+    assert has_high[[5, 6, 7, 8]].all() or size == 5
+    assert not has_high[9] or size == 576
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_a_large_input_leaves_the_others_their_bits(isa):
+    weight = make("minimums", 64, 576, 32)
+    x = np.random.default_rng(0).standard_normal((9, 576)).astype(np.float32)
+    x[:, 100] = 0.0
+    expected = x.astype(np.float64) @ matrix(weight).T
+    x[:, 100] = 500.0
+    got = multiply(pack(weight, "fast", isa), x, 64) - 500.0 * matrix(weight)[:, 100]
+    assert np.linalg.norm(got - expected) < 0.01 * np.linalg.norm(expected)
 
 
 @pytest.mark.parametrize("isa", ISAS)
@@ -217,7 +234,7 @@ def test_a_large_matrix_in_many_pieces(isa):
     weight = make("minimums", 1000, 512, 32)
     x = activations(150, 512)
     packed = pack(weight, "fast", isa)
-    expected = quantized(x, 32)[2] @ matrix(weight).T
+    expected = quantized(x, 32).values(x.shape[1]) @ matrix(weight).T
     assert np.linalg.norm(multiply(packed, x, 1000) - expected) <= 1e-6 * np.linalg.norm(expected)
 
 
@@ -254,9 +271,10 @@ def test_the_whole_error_is_below_one_percent(isa, kind):
 def test_the_largest_sums_do_not_overflow(isa, code):
     weight = make("minimums", 16, 64, 32)
     weight.codes.fill(code * 17)
-    for sign in (1.0, -1.0):
-        x = np.full((5, 64), sign, np.float32)
-        expected = quantized(x, 32)[2] @ matrix(weight).T
+    apart = np.where(np.arange(64) < 4, 127.0, np.where(np.arange(64) < 32, 1.0, 0.0))
+    for pattern in (np.ones(64), -np.ones(64), apart, -apart):
+        x = np.tile(pattern, (5, 1)).astype(np.float32)
+        expected = quantized(x, 32).values(x.shape[1]) @ matrix(weight).T
         np.testing.assert_allclose(multiply(pack(weight, "fast", isa), x, 16), expected, rtol=1e-5, atol=1e-4)
 
 
@@ -265,7 +283,8 @@ def test_the_largest_steps_do_not_overflow(isa):
     weight = make("codebook", 16, 64, 32)
     weight.codes.fill(0)  # -127
     x = np.full((5, 64), -1.0, np.float32)
-    expected = quantized(x, 32)[2] @ matrix(weight).T
+    x[3:, 8:12] = -127.0
+    expected = quantized(x, 32).values(x.shape[1]) @ matrix(weight).T
     np.testing.assert_allclose(multiply(pack(weight, "fast", isa), x, 16), expected, rtol=1e-5)
 
 
