@@ -62,6 +62,7 @@ class Batch:
         self._token_ids = np.zeros((max_num_seqs, max_num_tokens), dtype=np.int32)
         self._tables = [BlockTable(max_num_seqs, max_num_tokens, block_size, window) for window in windows]
         self._seed = seed
+        self._counting = np.arange(max_num_seqs + 1, dtype=np.int32)
         self._num_seen = 0
 
     def __len__(self) -> int:
@@ -74,6 +75,8 @@ class Batch:
         added = [self._add(new, gaps.pop(0) if gaps else len(self.rows)) for new in plan.new]
         moved = self._close(gaps)
         for scheduled in plan.scheduled:
+            if not any(scheduled.new_block_ids):
+                continue
             for table, block_ids in zip(self._tables, scheduled.new_block_ids, strict=True):
                 if block_ids:
                     table.extend(self._row_of[scheduled.request_id], block_ids)
@@ -128,19 +131,21 @@ class Batch:
         starts = np.array([s.start for s in scheduled], dtype=np.int64)
         counts = np.array([s.num_tokens for s in scheduled], dtype=np.int64)
         seq_lens = starts + counts
-        query_start = np.zeros(len(scheduled) + 1, dtype=np.int32)
-        query_start[1:] = np.cumsum(counts)
-        if query_start[-1] == len(scheduled):
-            token_rows, positions = rows, starts
+        sequence_lengths = self.num_tokens[rows]
+        samples = seq_lens == sequence_lengths
+        if int(counts.max()) == 1:
+            query_start, token_rows, positions = self._counting[: len(scheduled) + 1], rows, starts
         else:
+            query_start = np.zeros(len(scheduled) + 1, dtype=np.int32)
+            query_start[1:] = np.cumsum(counts)
             token_rows = np.repeat(rows, counts)
             positions = np.arange(query_start[-1]) + np.repeat(starts - query_start[:-1], counts)
-        samples = seq_lens == self.num_tokens[rows]
+            sequence_lengths = np.repeat(sequence_lengths, counts)
         assert samples.tolist() == [s.samples for s in scheduled], "the plan counts tokens otherwise"
         return Step(
             token_ids=self._token_ids[token_rows, positions].astype(np.int64),
             positions=positions,
-            sequence_lengths=self.num_tokens[token_rows],
+            sequence_lengths=sequence_lengths,
             layouts=[
                 table.layout(
                     rows, starts, seq_lens, query_start=query_start, token_rows=token_rows, positions=positions

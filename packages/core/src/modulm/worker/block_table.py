@@ -9,7 +9,7 @@ from modulm.interfaces.attention import BatchLayout
 
 
 class BlockTable:
-    """Rows of block ids, in the batch's row order."""
+    """Rows of block ids, in the batch's row order; zeros behind each row's last block."""
 
     def __init__(self, num_rows: int, max_num_tokens: int, block_size: int, sliding_window: int | None) -> None:
         self._block_size = block_size
@@ -20,6 +20,7 @@ class BlockTable:
     def clear(self, row: int) -> None:
         """Forget a row's blocks."""
         self._num_blocks[row] = 0
+        self._blocks[row] = 0
 
     def extend(self, row: int, block_ids: list[int]) -> None:
         """Append blocks to a row."""
@@ -29,8 +30,8 @@ class BlockTable:
 
     def move(self, source: int, target: int) -> None:
         """Put one row's blocks at another's place."""
-        count = self._num_blocks[target] = self._num_blocks[source]
-        self._blocks[target, :count] = self._blocks[source, :count]
+        self._num_blocks[target] = self._num_blocks[source]
+        self._blocks[target] = self._blocks[source]
 
     def layout(
         self,
@@ -51,11 +52,9 @@ class BlockTable:
         """
         size = self._block_size
         num_blocks = -(-int(seq_lens.max()) // size)
-        table = self._blocks[rows, :num_blocks]
-        held = np.arange(num_blocks) < -(-seq_lens // size)[:, None]
+        table = self._blocks[rows, :num_blocks]  # behind a sequence's last block there are zeros
         if self._window is not None:
-            held &= np.arange(num_blocks) >= (np.maximum(starts - self._window + 1, 0) // size)[:, None]
-        table *= held
+            table *= np.arange(num_blocks) >= (np.maximum(starts - self._window + 1, 0) // size)[:, None]
         block, offset = np.divmod(positions, size)
         return BatchLayout(
             query_start=query_start,

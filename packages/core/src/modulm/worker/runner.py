@@ -63,18 +63,24 @@ class Runner:
         return entries
 
     def _sample(self, hidden: Any, step: Step, sampled: list[SampledTokens]) -> None:
-        sampling = np.flatnonzero(step.samples)
-        if not len(sampling):
-            return
-        rows = step.rows[sampling]
-        last_tokens = step.query_start[1:][sampling].astype(np.int64) - 1
+        rows, last_tokens = step.rows, step.query_start[1:].astype(np.int64) - 1
+        at = range(len(sampled))
+        if not step.samples.all():
+            sampling = np.flatnonzero(step.samples)
+            if not len(sampling):
+                return
+            rows, last_tokens, at = rows[sampling], last_tokens[sampling], sampling.tolist()
         token_ids, logprobs = self._sampler.sample(self._program.logits(hidden, last_tokens), rows)
-        for at, i in enumerate(sampling.tolist()):
-            if token_ids[at] < 0:
+        for i, token_id in zip(at, token_ids, strict=True):
+            if token_id < 0:
                 sampled[i].error = _NO_TOKEN
-                continue
-            sampled[i].token_ids = [token_ids[at]]
-            if logprobs is not None and (entry := logprobs[at]) is not None:
-                sampled[i].logprobs = [entry]
-        valid = np.array(token_ids) >= 0
-        self._batch.append(rows[valid], [token for token in token_ids if token >= 0])
+            else:
+                sampled[i].token_ids = [token_id]
+        if logprobs is not None:
+            for i, token_id, entry in zip(at, token_ids, logprobs, strict=True):
+                if entry is not None and token_id >= 0:
+                    sampled[i].logprobs = [entry]
+        if min(token_ids) < 0:
+            rows = rows[np.array(token_ids) >= 0]
+            token_ids = [token_id for token_id in token_ids if token_id >= 0]
+        self._batch.append(rows, token_ids)
