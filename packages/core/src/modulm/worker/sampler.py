@@ -106,7 +106,7 @@ class Sampler:
     def _choose(self, logits: Any, state: SamplingState) -> np.ndarray:
         if state.draw is None:
             return self._kernels.argmax(logits, state.greedy)
-        numbers = uniform(state.seeds, self._batch.num_tokens[state.random_rows])
+        numbers = uniform(state.seeds, state.positions())
         if self._processors.narrows:
             narrowed = self._processors.narrow(logits, state.random, state.draw, state.random_rows, len(self._batch))
             drawn = self._kernels.draw(narrowed, np.arange(len(numbers)), state.draw_scaled, numbers)

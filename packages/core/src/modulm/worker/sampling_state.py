@@ -38,6 +38,7 @@ class SamplingState:
         is_random = parameters["temperature"] > 0
         self.greedy, self.random = np.flatnonzero(~is_random), np.flatnonzero(is_random)
         self.random_rows = rows[self.random]
+        self._random_sequences = [sequences[at] for at in self.random.tolist()]
         self.seeds = mixed(parameters["seed"][self.random])
         self.draw = _draw_parameters(parameters[self.random]) if len(self.random) else None
         self.scored = np.flatnonzero(parameters["num_logprobs"] != NO_LOGPROBS)
@@ -93,6 +94,10 @@ class SamplingState:
             self._endings = self._ending_ids()
         if self._endings is not None:
             kernels.bias(logits, *self._endings)
+
+    def positions(self) -> np.ndarray:
+        """Return at which position each of `random` draws its token, int64."""
+        return np.array([row.num_tokens for row in self._random_sequences], dtype=np.int64)
 
     def penalise(self, kernels: SamplingKernels, logits: object) -> None:
         """Do, in place, what comes after the processors."""
