@@ -67,7 +67,7 @@ class Runner:
             return
         rows = [step.rows[i] for i in step.sampling]
         logits = self._program.logits(hidden, step.last_tokens)
-        token_ids, logprobs = self._sampler.sample(logits, np.array(rows, dtype=np.int64))
+        token_ids, logprobs = self._sampler.sample(logits, rows)
         for i, token_id in zip(step.sampling, token_ids, strict=True):
             if token_id < 0:
                 sampled[i].error = _NO_TOKEN

@@ -22,6 +22,7 @@ class SamplingState:
     """Rows of the logits are counted from 0 in the order of `rows`, the batch's.
 
     Attributes:
+        rows: int64, the batch rows.
         greedy, random: int64, rows of the logits that take the likeliest token, and that draw.
         random_rows: int64, the batch rows of `random`.
         seeds: uint64, of `random`, as `uniform` takes them.
@@ -34,6 +35,7 @@ class SamplingState:
     def __init__(self, batch: Batch, rows: np.ndarray, vocab_size: int) -> None:
         parameters = batch.parameters[rows]
         sequences = [batch.rows[row] for row in rows.tolist()]
+        self.rows = rows
         self._vocab_size = vocab_size
         is_random = parameters["temperature"] > 0
         self.greedy, self.random = np.flatnonzero(~is_random), np.flatnonzero(is_random)
