@@ -11,7 +11,7 @@ import numpy as np
 from modulm.interfaces.sampling import DrawParameters, SamplingKernels
 from modulm.worker.batch import Batch
 from modulm.worker.masks import allowed_bits, biases, completing_ids, forbidden
-from modulm.worker.penalties import Penalties
+from modulm.worker.penalties import PenalisedRows
 from modulm.worker.randomness import mixed
 from modulm.worker.row import NO_LOGPROBS, Row
 
@@ -52,7 +52,7 @@ class SamplingState:
             or self._bad_words
             or self._unfinished
             or self._biases is not None
-            or self._penalties is not None
+            or self._penalised is not None
         )
 
     def _read(self, sequences: list[Row], parameters: np.ndarray) -> None:
@@ -68,7 +68,9 @@ class SamplingState:
         by_row = {at: r.params.logit_bias for at, r in requests.items() if r.params.logit_bias}
         self._biases = biases(by_row, self._vocab_size)
         counts = {at: row.counts for at, row in enumerate(sequences) if row.counts is not None}
-        self._penalties = Penalties(list(counts), list(counts.values()), parameters[list(counts)]) if counts else None
+        self._penalised = None
+        if counts:
+            self._penalised = PenalisedRows(list(counts), list(counts.values()), parameters[list(counts)])
 
     def _ending_ids(self) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
         """The model's end-of-sequence ids are in the request, not in its parameters."""
@@ -103,8 +105,8 @@ class SamplingState:
 
     def penalise(self, kernels: SamplingKernels, logits: object) -> None:
         """Do, in place, what comes after the processors."""
-        if self._penalties is not None:
-            self._penalties.apply(kernels, logits)
+        if self._penalised is not None:
+            self._penalised.apply(kernels, logits)
 
     @cached_property
     def draw_scaled(self) -> DrawParameters:
