@@ -1,7 +1,8 @@
 """Time a step's sampling on the host beside torch's, in turns, on the same logits.
 
 Logits are normal with deviation 3 and a few tall ones, as a trained model's are: a handful of tokens has most of the
-weight. Times are medians of microseconds per step, of `Sampler.sample` as a whole; "arg-max" is numpy's alone.
+weight. Times are medians of wall time in microseconds per step, of `Sampler.sample` as a whole; "arg-max" is numpy's
+alone.
 
     python benchmarks/sampling.py [--vocab-size 49152] [--rows 1,32] [--rounds 15]
 """
@@ -88,12 +89,12 @@ def main() -> None:
 def compared(makers: dict[str, Callable[[], SamplingKernels]], array: np.ndarray, asked: dict, rounds: int) -> str:
     """Return the columns of one case."""
     samplers = {name: sampler_for(make(), len(array), asked) for name, make in makers.items()}
-    index = np.arange(len(array))
+    rows = list(range(len(array)))
     times: dict[str, list[float]] = {name: [] for name in makers}
     for round_number in range(rounds + 1):
         for name, sampler in samplers.items():
             logits = torch.from_numpy(array) if name == "torch" else array
-            took = microseconds(partial(sampler.sample, logits, index), 5 if name == "native" else 1)
+            took = microseconds(partial(sampler.sample, logits, rows), 5 if name == "native" else 1)
             if round_number:  # the first one warms up
                 times[name].append(took)
     middle = {name: statistics.median(each) for name, each in times.items()}

@@ -40,11 +40,13 @@ class RowSampler {
     double total;
     if (has_k) {
       gather(x, size, limit_of(x, size, options.top_k));
-      weigh(by);
+      weigh(x, by);
+      make_items(x, true);
       total = cut(options.top_k);
     } else {
       total = sum_blocks(x, size, by);
       gather_share(x, size, by, options.top_p * total);
+      make_items(x, true);
     }
     const Passed last = first_reaching([=](double sum) { return sum >= options.top_p * total; });
     return first_reaching([=](double sum) { return sum > options.number * last.sum; }).id;
@@ -54,6 +56,7 @@ class RowSampler {
   void top(const float* x, int64_t size, int64_t count, int64_t* ids, float* values) {
     if (count <= 0) return;
     gather(x, size, limit_of(x, size, count));
+    make_items(x, false);
     std::partial_sort(items_.begin(), items_.begin() + count, items_.end());
     for (int64_t i = 0; i < count; ++i) {
       ids[i] = int64_t(uint32_t(items_[size_t(i)].key));
@@ -98,33 +101,36 @@ class RowSampler {
     return -std::numeric_limits<float>::infinity();
   }
 
-  // Make the numbers >= limit the candidates, without weights.
+  // Find the places of the numbers >= limit.
   void gather(const float* x, int64_t size, float limit) {
     places_.resize(size_t(size));
-    const int64_t count = kernels_->collect(x, size, limit, places_.data());
-    values_.resize(size_t(count));
-    items_.resize(size_t(count));
-    for (size_t i = 0; i < size_t(count); ++i) {
-      values_[i] = x[places_[i]];
-      items_[i] = {key_of(values_[i], places_[i]), 0.0f};
-    }
+    places_.resize(size_t(kernels_->collect(x, size, limit, places_.data())));
   }
 
-  double weigh(const Weighing& by) {
+  // Weigh the numbers found; returns their sum.
+  double weigh(const float* x, const Weighing& by) {
+    values_.resize(places_.size());
+    for (size_t i = 0; i < values_.size(); ++i) values_[i] = x[places_[i]];
     kernels_->weigh(values_.data(), int64_t(values_.size()), by, values_.data());
     double sum = 0.0;
-    for (size_t i = 0; i < items_.size(); ++i) sum += double(items_[i].weight = values_[i]);
+    for (const float weight : values_) sum += double(weight);
     return sum;
   }
 
-  // Make those the candidates that together weigh `share` for certain: the tail of a vocabulary rarely matters.
+  // Find numbers that together weigh `share` for certain: the tail of a vocabulary rarely matters.
   void gather_share(const float* x, int64_t size, const Weighing& by, double share) {
-    for (const float depth : {7.0f, 14.0f}) {
+    for (const float depth : {7.0f, 14.0f, std::numeric_limits<float>::infinity()}) {
       gather(x, size, by.best - depth * by.temperature);
-      if (weigh(by) >= share) return;
+      if (weigh(x, by) >= share) return;
     }
-    gather(x, size, -std::numeric_limits<float>::infinity());
-    weigh(by);
+  }
+
+  // Make candidates of the numbers found, with their weights if they have any.
+  void make_items(const float* x, bool has_weights) {
+    items_.resize(places_.size());
+    for (size_t i = 0; i < items_.size(); ++i) {
+      items_[i] = {key_of(x[places_[i]], places_[i]), has_weights ? values_[i] : 0.0f};
+    }
   }
 
   // Leave the first `count` candidates; returns their weight, added up in the order of tokens.

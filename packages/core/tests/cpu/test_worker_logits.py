@@ -1,6 +1,5 @@
 """Logits processors under random arrivals, ends and moves: each row is always served by its own request's state."""
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -123,14 +122,13 @@ def test_each_row_keeps_its_own_processors(made, data):
         chosen = data.draw(st.permutations(range(len(batch))))[: data.draw(st.integers(0, len(batch)))]
         if not chosen:
             continue
-        rows = np.array(chosen)
-        token_ids = sampler.sample(as_logits(torch.zeros(len(rows), VOCAB)), rows).token_ids
+        token_ids = sampler.sample(as_logits(torch.zeros(len(chosen), VOCAB)), chosen).token_ids
         assert recording.shapes[-1] == (len(batch), VOCAB)
         for row, token in zip(chosen, token_ids, strict=True):
             extra = batch.rows[row].request.params.extra_args
             assert token == (extra["wants"] + (1 if extra["adapts"] else 0)) % VOCAB
             extra["outputs"][0] += 1
-        batch.append(rows, token_ids)
+        batch.append(chosen, token_ids)
 
 
 class Wishing(AdapterLogitsProcessor):
@@ -206,7 +204,7 @@ def test_argmax_invariant_processors_are_for_random_rows_only(made):
         sampler.update_state(batch.update(Plan(new=[NewSequence(request=request, token_ids=[1])])))
     logits = torch.zeros(3, VOCAB)
     logits[:, 9] = 50.0
-    assert sampler.sample(as_logits(logits), np.arange(3)).token_ids == [9, 5, 9]
+    assert sampler.sample(as_logits(logits), [0, 1, 2]).token_ids == [9, 5, 9]
     assert Recording.made[-1].shapes == [(3, VOCAB)]
 
 
@@ -224,5 +222,5 @@ def test_argmax_invariant_processors_see_temperature_and_min_p_and_may_forbid_ev
     params = SamplingParams(temperature=0.5, min_p=0.2)
     request = Request(request_id="0", prompt_token_ids=[1], params=params, max_tokens=5)
     sampler.update_state(batch.update(Plan(new=[NewSequence(request=request, token_ids=[1])])))
-    assert sampler.sample(as_logits(torch.tensor([[1.0, 0.5, 0.0]])), np.arange(1)).token_ids == [-1]
+    assert sampler.sample(as_logits(torch.tensor([[1.0, 0.5, 0.0]])), [0]).token_ids == [-1]
     assert Recording.made[-1].seen.tolist() == [[0.0, -1.0, -torch.inf]]  # exp(-2) is below 0.2

@@ -68,8 +68,7 @@ class Bench:
 
     def sample(self, logits, rows=None):
         logits = as_logits(logits)
-        rows = np.arange(len(logits)) if rows is None else np.asarray(rows)
-        return self.sampler.sample(logits, rows)
+        return self.sampler.sample(logits, list(range(len(logits))) if rows is None else rows)
 
 
 def as_logits(numbers):
@@ -213,7 +212,7 @@ def steps(bench, order, names, number=6, logits_of=None):
     out = {name: [] for name in names}
     for step in range(number):
         place = {row.request.request_id: at for at, row in enumerate(bench.batch.rows)}
-        rows = np.array([place[name] for name in order])
+        rows = [place[name] for name in order]
         sampled = bench.sample(np.stack([logits_of(name, step) for name in order]), rows)
         bench.batch.append(rows, sampled.token_ids)
         for at, name in enumerate(order):

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from modulm.interrupts import held, released
+from modulm.interrupts import held, let_through, released
 
 
 @pytest.fixture(autouse=True)
@@ -57,6 +57,60 @@ def test_a_released_part_is_broken_off_at_once():
     with pytest.raises(KeyboardInterrupt):
         released_press(after)
     assert after == ["held"]
+
+
+def held_inside_a_released_part(after):
+    with held(), released():
+        with held():
+            press()
+            after.append("held")
+        after.append("released")
+
+
+def let_through_between_steps(after):
+    with held():
+        let_through()
+        after.append("nothing")
+        press()
+        let_through()
+        after.append("not reached")
+
+
+@pytest.mark.parametrize(
+    ("calls", "expected"),
+    [(held_inside_a_released_part, ["held"]), (let_through_between_steps, ["nothing"])],
+    ids=["a held part inside a released one", "between steps"],
+)
+def test_it_comes_at_the_first_place_that_lets_it_through(calls, expected):
+    after = []
+    with pytest.raises(KeyboardInterrupt):
+        calls(after)
+    assert after == expected
+
+
+def test_another_thread_changes_nothing():
+    reached = []
+    with pytest.raises(KeyboardInterrupt):
+        press_while_another_thread_is_released(reached)
+    assert reached == ["held"]
+
+
+def press_while_another_thread_is_released(reached):
+    inside, pressed = threading.Event(), threading.Event()
+
+    def be_released():
+        with released():
+            inside.set()
+            pressed.wait(10)
+
+    with held():
+        thread = threading.Thread(target=be_released)
+        thread.start()
+        inside.wait(10)
+        press()
+        reached.append("held")
+        pressed.set()
+        thread.join()
 
 
 def test_it_does_nothing_where_there_is_nothing_to_hold():

@@ -96,7 +96,9 @@ def check_step(batch, engine, plan):
     assert step.token_ids.tolist() == token_ids
     assert step.positions.tolist() == positions
     assert step.sequence_lengths.tolist() == lengths
-    assert step.samples.tolist() == [s.samples for s in plan.scheduled]
+    assert step.sampling == [i for i, s in enumerate(plan.scheduled) if s.samples]
+    ends = np.cumsum([s.num_tokens for s in plan.scheduled])
+    assert step.last_tokens.tolist() == [ends[i] - 1 for i in step.sampling]
     for g, layout in enumerate(step.layouts):
         assert layout.slot_mapping.tolist() == slots[g]
         assert layout.seq_lens.tolist() == [s.start + s.num_tokens for s in plan.scheduled]
@@ -140,12 +142,12 @@ def test_batch_equals_its_plain_model(data):
             step = check_step(batch, engine, plan)
             sampled = [i for i, s in enumerate(plan.scheduled) if s.samples]
             tokens = [1000 + 10 * number + i for i in sampled]
-            batch.append(step.rows[sampled], tokens)
+            batch.append([step.rows[i] for i in sampled], tokens)
             for i, token in zip(sampled, tokens, strict=True):
                 engine.live[plan.scheduled[i].request_id]["tokens"].append(token)
         for row, sequence in enumerate(batch.rows):
             expected = engine.live[sequence.request.request_id]
-            assert batch.num_tokens[row] == len(expected["tokens"])
+            assert batch.rows[row].num_tokens == len(expected["tokens"])
             _, prompt_ids, output_ids = recorder.rows[row]
             assert prompt_ids + output_ids == expected["tokens"]
             assert len(prompt_ids) == expected["prompt"]
@@ -175,7 +177,7 @@ def test_same_id_forgotten_and_anew_in_one_plan():
     batch.update(Plan(new=[new_sequence("a", [1, 2]), new_sequence("b", [3])]))
     batch.update(Plan(forget=["a"], new=[new_sequence("a", [1, 2], [7, 8])]))
     assert batch.rows[0].output_ids == [7, 8]
-    assert batch.num_tokens[:2].tolist() == [4, 1]
+    assert [row.num_tokens for row in batch.rows] == [4, 1]
 
 
 def test_seeds_are_the_requests_own_or_follow_the_engines():

@@ -5,7 +5,7 @@ Imports no torch.
 
 import numpy as np
 
-from modulm.interfaces.sampling import DrawParameters, Scores
+from modulm.interfaces.sampling import DrawParameters, Penalties, Scores
 from modulm_kernels_cpu.library import native
 
 
@@ -34,17 +34,9 @@ class NativeSampling:
         """See `SamplingKernels`."""
         self._native.sampling_bias(logits, rows, ids, values)
 
-    def penalise(
-        self,
-        logits: np.ndarray,
-        rows: np.ndarray,
-        starts: np.ndarray,
-        ids: np.ndarray,
-        counts: np.ndarray,
-        factors: np.ndarray,
-    ) -> None:
+    def penalise(self, logits: np.ndarray, rows: np.ndarray, penalties: Penalties) -> None:
         """See `SamplingKernels`."""
-        self._native.sampling_penalise(logits, rows, starts, ids, counts, factors)
+        self._native.sampling_penalise(logits, rows, *penalties)
 
     def draw(self, logits: np.ndarray, rows: np.ndarray, parameters: DrawParameters, numbers: np.ndarray) -> np.ndarray:
         """See `SamplingKernels`."""

@@ -10,7 +10,7 @@ from typing import Any
 
 from modulm.errors import EngineError
 from modulm.frontend.frontend import Frontend
-from modulm.interrupts import held
+from modulm.interrupts import held, let_through, released
 from modulm.outputs import RequestOutput
 from modulm.sampling_params import SamplingParams
 
@@ -42,13 +42,13 @@ class Mailboxes:
 
         Raises whatever the engine raises, and `EngineError` when nothing can come any more.
         """
-        with self._condition:
+        with held(), self._condition:
             while not (news := [output for label in labels for output in self._empty(label)]):
-                if self._is_polling:
+                if not self._is_polling:
+                    self._poll()
+                    continue
+                with released():
                     self._condition.wait()
-                else:
-                    with held():
-                        self._poll()
         return news
 
     def _empty(self, label: str) -> list[RequestOutput]:
@@ -59,17 +59,15 @@ class Mailboxes:
         return box
 
     def _poll(self) -> None:
-        """Let the engine run once, with the lock given back meanwhile, and sort what it says."""
-        if not self._frontend.has_work():
-            raise EngineError(
-                "The engine has nothing left to do, yet a request that has not ended is waited for. "
-                "This is a fault of the engine; submit the request again."
-            )
+        """Let the engine run, with the lock given back meanwhile, until it says something; sort what it says."""
         self._is_polling = True
         outputs: list[RequestOutput] = []
         self._condition.release()
         try:
-            outputs = self._frontend.poll()
+            while not outputs:
+                let_through()
+                self._check_work()
+                outputs = self._frontend.poll()
         finally:
             self._condition.acquire()
             self._is_polling = False
@@ -78,3 +76,10 @@ class Mailboxes:
                 if box is not None:
                     box.append(output)
             self._condition.notify_all()
+
+    def _check_work(self) -> None:
+        if not self._frontend.has_work():
+            raise EngineError(
+                "The engine has nothing left to do, yet a request that has not ended is waited for. "
+                "This is a fault of the engine; submit the request again."
+            )

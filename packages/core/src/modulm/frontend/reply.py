@@ -37,7 +37,7 @@ class Reply:
     @property
     def finished(self) -> bool:
         """Whether every completion has ended."""
-        return all(completion.finish_reason is not None for completion in self.completions.values())
+        return all([completion.finish_reason is not None for completion in self.completions.values()])
 
     def live_ids(self) -> list[str]:
         """Return the engine's ids of the completions that go on."""
@@ -48,7 +48,8 @@ class Reply:
         completion = self.completions[output.request_id]
         if completion.index == 0:
             self._num_cached_tokens = max(self._num_cached_tokens, output.num_cached_tokens)
-            self._prompt_logprobs += output.prompt_logprobs or []
+            if output.prompt_logprobs is not None:
+                self._prompt_logprobs += output.prompt_logprobs
         delta = completion.take(output)
         self._error = self._error or delta.error
         if delta.token_ids or delta.finish_reason:
@@ -58,8 +59,10 @@ class Reply:
     def emit(self) -> RequestOutput | None:
         """Return what the client is to be told now, or None when that is nothing."""
         kind, finished = self._request.params.output_kind, self.finished
+        if self._over or (kind is RequestOutputKind.FINAL_ONLY and not finished):
+            return None
         told = dict(enumerate(self.completions.values())) if kind is RequestOutputKind.FINAL_ONLY else self._news
-        if self._over or not told or (kind is RequestOutputKind.FINAL_ONLY and not finished):
+        if not told:
             return None
         self._over = finished
         output = RequestOutput(

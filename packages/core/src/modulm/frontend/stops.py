@@ -22,6 +22,8 @@ class StopStrings:
 
     def feed(self, text: str, *, armed: bool = True) -> str:
         """Return the text that is certain to be output. Matches that are complete while not `armed` do not count."""
+        if not self._machines:
+            return text
         if not self._held and self._first.isdisjoint(text) and not any(each.length for each in self._machines):
             return text
         for position, character in enumerate(text):

@@ -35,6 +35,22 @@ class DrawParameters:
         return len(self.top_k)
 
 
+class Penalties(NamedTuple):
+    """Which tokens of some rows are penalised, and how much.
+
+    Attributes:
+        starts: int64 [n + 1], ascending from 0; row i's tokens are starts[i] .. starts[i + 1] - 1.
+        ids: int64 [starts[n]], no token twice in a row.
+        counts: float32 [starts[n]], how often each occurs in the output.
+        factors: float32 [3, n]: repetition (above 0, finite), frequency, presence.
+    """
+
+    starts: "np.ndarray"
+    ids: "np.ndarray"
+    counts: "np.ndarray"
+    factors: "np.ndarray"
+
+
 class Scores(NamedTuple):
     """Log-probabilities of some rows, arrays on the host.
 
@@ -77,25 +93,11 @@ class SamplingKernels(Protocol):
             rows, ids: int64 [m]; a row may occur many times.
         """
 
-    def penalise(
-        self,
-        logits: Any,
-        rows: "np.ndarray",
-        starts: "np.ndarray",
-        ids: "np.ndarray",
-        counts: "np.ndarray",
-        factors: "np.ndarray",
-    ) -> None:
+    def penalise(self, logits: Any, rows: "np.ndarray", penalties: Penalties) -> None:
         """Apply penalties in place to listed tokens.
 
         A logit x becomes x / repetition where x > 0, else x * repetition; then frequency * count is taken off, and
         presence where count > 0; the result stays below infinity.
-
-        Args:
-            starts: int64 [n + 1], ascending from 0; row i's tokens are starts[i] .. starts[i + 1] - 1.
-            ids: int64 [starts[n]], no token twice in a row.
-            counts: float32 [starts[n]].
-            factors: float32 [3, n], rows repetition (above 0, finite), frequency, presence.
         """
 
     def draw(self, logits: Any, rows: "np.ndarray", parameters: DrawParameters, numbers: "np.ndarray") -> "np.ndarray":

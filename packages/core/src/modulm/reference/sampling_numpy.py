@@ -5,7 +5,7 @@ Imports no torch.
 
 import numpy as np
 
-from modulm.interfaces.sampling import NO_TOKEN, DrawParameters, Scores
+from modulm.interfaces.sampling import NO_TOKEN, DrawParameters, Penalties, Scores
 
 _FEW = 512
 """So many candidates nearly always hold what top-p keeps; finding them is cheaper than sorting a vocabulary."""
@@ -35,19 +35,11 @@ class NumpySampling:
             shifted = logits[rows, ids] + np.where(forbids, np.float32(0), values)
         logits[rows, ids] = np.where(forbids, values, shifted)
 
-    def penalise(
-        self,
-        logits: np.ndarray,
-        rows: np.ndarray,
-        starts: np.ndarray,
-        ids: np.ndarray,
-        counts: np.ndarray,
-        factors: np.ndarray,
-    ) -> None:
+    def penalise(self, logits: np.ndarray, rows: np.ndarray, penalties: Penalties) -> None:
         """See `SamplingKernels`."""
-        lengths = np.diff(starts)
+        lengths, ids, counts = np.diff(penalties.starts), penalties.ids, penalties.counts
         at = np.repeat(rows, lengths)
-        repetition, frequency, presence = np.repeat(factors, lengths, axis=1)
+        repetition, frequency, presence = np.repeat(penalties.factors, lengths, axis=1)
         with np.errstate(over="ignore"):
             values = logits[at, ids]
             values = np.where(values > 0, values / repetition, values * repetition)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from modulm.interfaces.sampling import NO_TOKEN, DrawParameters, Scores
+from modulm.interfaces.sampling import NO_TOKEN, DrawParameters, Penalties, Scores
 
 _WIDTHS = (64, 512)
 _FEW = 32
@@ -47,20 +47,12 @@ class TorchSampling:
         logits[at] = torch.where(shifts == -math.inf, shifts, logits[at] + shifts)
 
     @torch.inference_mode()
-    def penalise(
-        self,
-        logits: torch.Tensor,
-        rows: np.ndarray,
-        starts: np.ndarray,
-        ids: np.ndarray,
-        counts: np.ndarray,
-        factors: np.ndarray,
-    ) -> None:
+    def penalise(self, logits: torch.Tensor, rows: np.ndarray, penalties: Penalties) -> None:
         """See `SamplingKernels`."""
-        lengths = np.diff(starts)
-        at = self._tensor(np.repeat(rows, lengths)), self._tensor(ids)
-        occurred = self._tensor(counts)
-        repetition, frequency, presence = self._tensor(np.repeat(factors, lengths, axis=1))
+        lengths = np.diff(penalties.starts)
+        at = self._tensor(np.repeat(rows, lengths)), self._tensor(penalties.ids)
+        occurred = self._tensor(penalties.counts)
+        repetition, frequency, presence = self._tensor(np.repeat(penalties.factors, lengths, axis=1))
         values = logits[at]
         values = torch.where(values > 0, values / repetition, values * repetition)
         values -= frequency * occurred

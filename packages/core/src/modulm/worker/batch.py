@@ -4,7 +4,7 @@ Knows plans, tokens and blocks, no tensors and no device. A step schedules some 
 are. `runner.py` calls `update` and `step`, the sampler reads rows and parameters.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,8 +26,9 @@ class Step:
         sequence_lengths: int64 [num_tokens], all tokens that each one's sequence has so far, computed or not.
         layouts: One per KV group.
         query_start: int32 [num_seqs + 1]; sequence i owns tokens query_start[i] .. query_start[i + 1] - 1.
-        rows: int64 [num_seqs], batch row of each scheduled sequence.
-        samples: bool [num_seqs], whether a sequence's last token yields a new one.
+        rows: Batch row of each scheduled sequence.
+        sampling: Which of the scheduled sequences get a new token, ascending.
+        last_tokens: int64 [len(sampling)], the last token of each of those, among the step's.
     """
 
     token_ids: np.ndarray
@@ -35,8 +36,9 @@ class Step:
     sequence_lengths: np.ndarray
     layouts: list[BatchLayout]
     query_start: np.ndarray
-    rows: np.ndarray
-    samples: np.ndarray
+    rows: list[int]
+    sampling: list[int]
+    last_tokens: np.ndarray
 
 
 class Batch:
@@ -44,7 +46,6 @@ class Batch:
 
     Attributes:
         rows: The sequences, by row.
-        num_tokens: int64 [capacity], tokens of each row, prompt and output.
         parameters: Structured array of `PARAMETERS` [capacity], by row.
         version: Changes whenever a row changes hands.
     """
@@ -55,13 +56,12 @@ class Batch:
         # The last token of a sequence that fills the model's length is sampled too, though never computed.
         max_num_tokens = max_model_len + 1
         self.rows: list[Row] = []
-        self.num_tokens = np.zeros(max_num_seqs, dtype=np.int64)
         self.parameters = np.zeros(max_num_seqs, dtype=PARAMETERS)
         self.version = 0
         self._row_of: dict[str, int] = {}
-        self._token_ids = np.zeros((max_num_seqs, max_num_tokens), dtype=np.int32)
         self._tables = [BlockTable(max_num_seqs, max_num_tokens, block_size, window) for window in windows]
         self._seed = seed
+        self._singles = _singles(0)
         self._num_seen = 0
 
     def __len__(self) -> int:
@@ -74,6 +74,8 @@ class Batch:
         added = [self._add(new, gaps.pop(0) if gaps else len(self.rows)) for new in plan.new]
         moved = self._close(gaps)
         for scheduled in plan.scheduled:
+            if not any(scheduled.new_block_ids):
+                continue
             for table, block_ids in zip(self._tables, scheduled.new_block_ids, strict=True):
                 if block_ids:
                     table.extend(self._row_of[scheduled.request_id], block_ids)
@@ -85,13 +87,11 @@ class Batch:
     def _add(self, new: NewSequence, at: int) -> AddedRequest:
         request_id = new.request.request_id
         assert request_id not in self._row_of, f"{request_id!r} is in the batch already"
-        assert at < len(self.num_tokens), "more sequences than max_num_seqs"
+        assert at < len(self.parameters), "more sequences than max_num_seqs"
         row = Row(new, derived_seed(self._seed, self._num_seen))
         self._num_seen += 1
         self.rows[at : at + 1] = [row]
         self._row_of[request_id] = at
-        self.num_tokens[at] = len(new.token_ids)
-        self._token_ids[at, : len(new.token_ids)] = new.token_ids
         self.parameters[at] = row.parameters()
         for table in self._tables:
             table.clear(at)
@@ -112,50 +112,71 @@ class Batch:
         return moved
 
     def _move(self, row: Row, source: int, target: int) -> None:
-        num_tokens = self.num_tokens[source]
         self.rows[target] = row
         self._row_of[row.request.request_id] = target
-        self.num_tokens[target] = num_tokens
-        self._token_ids[target, :num_tokens] = self._token_ids[source, :num_tokens]
         self.parameters[target] = self.parameters[source]
         for table in self._tables:
             table.move(source, target)
 
     def step(self, plan: Plan) -> Step:
-        """Return the arrays of a plan that `update` has seen; at least one sequence must be scheduled."""
+        """Return the arrays of a plan that `update` has seen; at least one sequence must be scheduled.
+
+        One token for each sequence, as in most steps, goes from list to array: after a forward pass no cache holds any
+        code, and then a dozen operations on arrays take longer than all of this.
+        """
         scheduled = plan.scheduled
-        rows = np.array([self._row_of[s.request_id] for s in scheduled], dtype=np.int64)
-        starts = np.array([s.start for s in scheduled], dtype=np.int64)
-        counts = np.array([s.num_tokens for s in scheduled], dtype=np.int64)
-        seq_lens = starts + counts
-        query_start = np.zeros(len(scheduled) + 1, dtype=np.int32)
-        query_start[1:] = np.cumsum(counts)
-        if query_start[-1] == len(scheduled):
-            token_rows, positions = rows, starts
+        rows = [self._row_of[s.request_id] for s in scheduled]
+        starts = [s.start for s in scheduled]
+        ends = [s.start + s.num_tokens for s in scheduled]
+        lengths = [self.rows[row].num_tokens for row in rows]
+        sampling = [i for i, end in enumerate(ends) if end == lengths[i]]
+        assert sampling == [i for i, s in enumerate(scheduled) if s.samples], "the plan counts tokens otherwise"
+        token_rows = None
+        if all([s.num_tokens == 1 for s in scheduled]):
+            token_ids = [self.rows[row].token(start) for row, start in zip(rows, starts, strict=True)]
+            positions, sequence_lengths = np.array(starts, dtype=np.int64), np.array(lengths, dtype=np.int64)
+            if len(self._singles[0]) != len(rows) + 1:
+                self._singles = _singles(len(rows))
+            query_start, last_tokens = self._singles
         else:
+            each = zip(rows, starts, ends, strict=True)
+            token_ids = [token for row, start, end in each for token in self.rows[row].tokens(start, end)]
+            counts = np.subtract(ends, starts)
+            query_start = np.zeros(len(rows) + 1, dtype=np.int32)
+            query_start[1:] = np.cumsum(counts)
+            last_tokens = query_start[1:].astype(np.int64) - 1
             token_rows = np.repeat(rows, counts)
             positions = np.arange(query_start[-1]) + np.repeat(starts - query_start[:-1], counts)
-        samples = seq_lens == self.num_tokens[rows]
-        assert samples.tolist() == [s.samples for s in scheduled], "the plan counts tokens otherwise"
+            sequence_lengths = np.repeat(lengths, counts)
+        seq_lens = np.array(ends, dtype=np.int32)
         return Step(
-            token_ids=self._token_ids[token_rows, positions].astype(np.int64),
+            token_ids=np.array(token_ids, dtype=np.int64),
             positions=positions,
-            sequence_lengths=self.num_tokens[token_rows],
+            sequence_lengths=sequence_lengths,
             layouts=[
-                table.layout(
-                    rows, starts, seq_lens, query_start=query_start, token_rows=token_rows, positions=positions
+                BatchLayout(
+                    query_start=query_start,
+                    seq_lens=seq_lens,
+                    block_table=table.blocks(rows, starts, ends),
+                    slot_mapping=table.slots(rows, starts)
+                    if token_rows is None
+                    else table.all_slots(token_rows, positions),
+                    block_size=table.block_size,
                 )
                 for table in self._tables
             ],
             query_start=query_start,
             rows=rows,
-            samples=samples,
+            sampling=sampling,
+            last_tokens=last_tokens if len(sampling) == len(rows) else last_tokens[sampling],
         )
 
-    def append(self, rows: np.ndarray, token_ids: list[int]) -> None:
+    def append(self, rows: Iterable[int], token_ids: list[int]) -> None:
         """Add one sampled token to each of the rows, which must differ."""
-        ends = self.num_tokens[rows]
-        self._token_ids[rows, ends] = token_ids
-        self.num_tokens[rows] = ends + 1
-        for row, token_id in zip(rows.tolist(), token_ids, strict=True):
+        for row, token_id in zip(rows, token_ids, strict=True):
             self.rows[row].append(token_id)
+
+
+def _singles(count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return `query_start` and `last_tokens` of a step with one token for each of `count` sequences."""
+    return np.arange(count + 1, dtype=np.int32), np.arange(count, dtype=np.int64)

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from modulm.interfaces.sampling import SamplingKernels
+from modulm.interfaces.sampling import Penalties, SamplingKernels
 from modulm.worker.token_counts import TokenCounts
 
 _FLOAT32 = np.finfo(np.float32)
 
 
-class Penalties:
+class PenalisedRows:
     """Those rows that penalise.
 
     Args:
@@ -38,4 +38,4 @@ class Penalties:
         ids = [counts.token_ids for counts in self._counts]
         starts[1:] = np.cumsum([len(each) for each in ids])
         occurred = np.concatenate([counts.output_counts for counts in self._counts])
-        kernels.penalise(logits, self._at, starts, np.concatenate(ids), occurred, self._factors)
+        kernels.penalise(logits, self._at, Penalties(starts, np.concatenate(ids), occurred, self._factors))

@@ -30,11 +30,11 @@ PARAMETERS = np.dtype(
 class Row:
     """A sequence between its arrival and its end or preemption. `output_ids` is live: logits processors hold it."""
 
-    __slots__ = ("bad_words", "counts", "num_prompt_logprobs", "output_ids", "request", "seed")
+    __slots__ = ("bad_words", "counts", "num_prompt_logprobs", "output_ids", "prompt_ids", "request", "seed")
 
     def __init__(self, new: NewSequence, unseeded: int) -> None:
         request, params = new.request, new.request.params
-        prompt_ids = request.prompt_token_ids
+        prompt_ids = self.prompt_ids = request.prompt_token_ids
         self.request: Request = request
         self.output_ids: list[int] = new.token_ids[len(prompt_ids) :]
         seed = request.seed if request.seed is not None else params.seed
@@ -47,6 +47,21 @@ class Row:
         self.counts: TokenCounts | None = None
         if params.repetition_penalty != 1 or params.presence_penalty or params.frequency_penalty:
             self.counts = TokenCounts(prompt_ids if params.repetition_penalty != 1 else [], self.output_ids)
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of prompt and output."""
+        return len(self.prompt_ids) + len(self.output_ids)
+
+    def token(self, position: int) -> int:
+        """Return one of them."""
+        num_prompt = len(self.prompt_ids)
+        return self.prompt_ids[position] if position < num_prompt else self.output_ids[position - num_prompt]
+
+    def tokens(self, start: int, end: int) -> list[int]:
+        """Return those at positions start .. end - 1."""
+        num_prompt = len(self.prompt_ids)
+        return self.prompt_ids[start:end] + self.output_ids[max(0, start - num_prompt) : max(0, end - num_prompt)]
 
     def append(self, token_id: int) -> None:
         """Take in a sampled token."""

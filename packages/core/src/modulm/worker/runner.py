@@ -39,7 +39,7 @@ class Runner:
         with released():  # the longest part; when it is broken off, no sequence has advanced
             hidden = self._program.run(step)
         sampled = [SampledTokens(request_id=scheduled.request_id) for scheduled in plan.scheduled]
-        for i, row in enumerate(step.rows.tolist()):
+        for i, row in enumerate(step.rows):
             if self._batch.rows[row].num_prompt_logprobs != NO_LOGPROBS:
                 sampled[i].prompt_logprobs = self._prompt_logprobs(hidden, step, i)
         self._sample(hidden, step, sampled)
@@ -63,18 +63,21 @@ class Runner:
         return entries
 
     def _sample(self, hidden: Any, step: Step, sampled: list[SampledTokens]) -> None:
-        sampling = np.flatnonzero(step.samples)
-        if not len(sampling):
+        if not step.sampling:
             return
-        rows = step.rows[sampling]
-        last_tokens = step.query_start[1:][sampling].astype(np.int64) - 1
-        token_ids, logprobs = self._sampler.sample(self._program.logits(hidden, last_tokens), rows)
-        for at, i in enumerate(sampling.tolist()):
-            if token_ids[at] < 0:
+        rows = [step.rows[i] for i in step.sampling]
+        logits = self._program.logits(hidden, step.last_tokens)
+        token_ids, logprobs = self._sampler.sample(logits, rows)
+        for i, token_id in zip(step.sampling, token_ids, strict=True):
+            if token_id < 0:
                 sampled[i].error = _NO_TOKEN
-                continue
-            sampled[i].token_ids = [token_ids[at]]
-            if logprobs is not None and (entry := logprobs[at]) is not None:
-                sampled[i].logprobs = [entry]
-        valid = np.array(token_ids) >= 0
-        self._batch.append(rows[valid], [token for token in token_ids if token >= 0])
+            else:
+                sampled[i].token_ids = [token_id]
+        if logprobs is not None:
+            for i, token_id, entry in zip(step.sampling, token_ids, logprobs, strict=True):
+                if entry is not None and token_id >= 0:
+                    sampled[i].logprobs = [entry]
+        if min(token_ids) < 0:
+            rows = [row for row, token_id in zip(rows, token_ids, strict=True) if token_id >= 0]
+            token_ids = [token_id for token_id in token_ids if token_id >= 0]
+        self._batch.append(rows, token_ids)

@@ -51,25 +51,25 @@ class Sampler:
         self._kernels = kernels
         self._processors = Processors(config, device, processors)
         self._state: SamplingState | None = None
-        self._key: tuple[int, bytes, int] | None = None
+        self._key: tuple[int, list[int], int] | None = None
 
     def update_state(self, batch_update: BatchUpdate | None) -> None:
         """Tell the processors how the batch changed; call after every `Batch.update`."""
         self._processors.update_state(batch_update)
 
-    def sample(self, logits: Any, rows: np.ndarray) -> Sampled:
+    def sample(self, logits: Any, rows: list[int]) -> Sampled:
         """Return a token for each row of the logits.
 
         Args:
             logits: float32 [n, vocab_size], contiguous; used up.
-            rows: int64 [n], the batch row of each.
+            rows: The batch row of each.
         """
         state = self._state_of(rows, logits.shape[-1])
         raw, raw_rows = logits, state.scored
         if state.shifts or self._processors.shifts:
             if len(state.scored):
                 raw, raw_rows = logits[state.scored], np.arange(len(state.scored))
-            logits = self._shift(logits, rows, state)
+            logits = self._shift(logits, state)
         ids = self._choose(logits, state)
         token_ids: list[int] = ids.tolist()
         if not len(state.scored):
@@ -88,25 +88,25 @@ class Sampler:
         ids = np.asarray(token_ids, dtype=np.int64)
         return _entries(self._kernels.scores(logits, np.arange(count), ids, tops), ids, tops)
 
-    def _state_of(self, rows: np.ndarray, vocab_size: int) -> SamplingState:
-        key = (self._batch.version, rows.tobytes(), vocab_size)
+    def _state_of(self, rows: list[int], vocab_size: int) -> SamplingState:
+        key = (self._batch.version, rows, vocab_size)
         if self._state is None or key != self._key:
-            self._state = SamplingState(self._batch, rows, vocab_size)
+            self._state = SamplingState(self._batch, np.array(rows, dtype=np.int64), vocab_size)
             self._key = key
         return self._state
 
-    def _shift(self, logits: Any, rows: np.ndarray, state: SamplingState) -> Any:
+    def _shift(self, logits: Any, state: SamplingState) -> Any:
         """Do everything that may change which token is the likeliest."""
         state.shift(self._kernels, logits)
         if self._processors.shifts:
-            logits = self._processors.shift(logits, rows, len(self._batch))
+            logits = self._processors.shift(logits, state.rows, len(self._batch))
         state.penalise(self._kernels, logits)
         return logits
 
     def _choose(self, logits: Any, state: SamplingState) -> np.ndarray:
         if state.draw is None:
             return self._kernels.argmax(logits, state.greedy)
-        numbers = uniform(state.seeds, self._batch.num_tokens[state.random_rows])
+        numbers = uniform(state.seeds, state.positions())
         if self._processors.narrows:
             narrowed = self._processors.narrow(logits, state.random, state.draw, state.random_rows, len(self._batch))
             drawn = self._kernels.draw(narrowed, np.arange(len(numbers)), state.draw_scaled, numbers)

@@ -11,7 +11,7 @@ import numpy as np
 from modulm.interfaces.sampling import DrawParameters, SamplingKernels
 from modulm.worker.batch import Batch
 from modulm.worker.masks import allowed_bits, biases, completing_ids, forbidden
-from modulm.worker.penalties import Penalties
+from modulm.worker.penalties import PenalisedRows
 from modulm.worker.randomness import mixed
 from modulm.worker.row import NO_LOGPROBS, Row
 
@@ -22,6 +22,7 @@ class SamplingState:
     """Rows of the logits are counted from 0 in the order of `rows`, the batch's.
 
     Attributes:
+        rows: int64, the batch rows.
         greedy, random: int64, rows of the logits that take the likeliest token, and that draw.
         random_rows: int64, the batch rows of `random`.
         seeds: uint64, of `random`, as `uniform` takes them.
@@ -34,10 +35,12 @@ class SamplingState:
     def __init__(self, batch: Batch, rows: np.ndarray, vocab_size: int) -> None:
         parameters = batch.parameters[rows]
         sequences = [batch.rows[row] for row in rows.tolist()]
+        self.rows = rows
         self._vocab_size = vocab_size
         is_random = parameters["temperature"] > 0
         self.greedy, self.random = np.flatnonzero(~is_random), np.flatnonzero(is_random)
         self.random_rows = rows[self.random]
+        self._random_sequences = [sequences[at] for at in self.random.tolist()]
         self.seeds = mixed(parameters["seed"][self.random])
         self.draw = _draw_parameters(parameters[self.random]) if len(self.random) else None
         self.scored = np.flatnonzero(parameters["num_logprobs"] != NO_LOGPROBS)
@@ -49,7 +52,7 @@ class SamplingState:
             or self._bad_words
             or self._unfinished
             or self._biases is not None
-            or self._penalties is not None
+            or self._penalised is not None
         )
 
     def _read(self, sequences: list[Row], parameters: np.ndarray) -> None:
@@ -65,7 +68,9 @@ class SamplingState:
         by_row = {at: r.params.logit_bias for at, r in requests.items() if r.params.logit_bias}
         self._biases = biases(by_row, self._vocab_size)
         counts = {at: row.counts for at, row in enumerate(sequences) if row.counts is not None}
-        self._penalties = Penalties(list(counts), list(counts.values()), parameters[list(counts)]) if counts else None
+        self._penalised = None
+        if counts:
+            self._penalised = PenalisedRows(list(counts), list(counts.values()), parameters[list(counts)])
 
     def _ending_ids(self) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
         """The model's end-of-sequence ids are in the request, not in its parameters."""
@@ -94,10 +99,14 @@ class SamplingState:
         if self._endings is not None:
             kernels.bias(logits, *self._endings)
 
+    def positions(self) -> np.ndarray:
+        """Return at which position each of `random` draws its token, int64."""
+        return np.array([row.num_tokens for row in self._random_sequences], dtype=np.int64)
+
     def penalise(self, kernels: SamplingKernels, logits: object) -> None:
         """Do, in place, what comes after the processors."""
-        if self._penalties is not None:
-            self._penalties.apply(kernels, logits)
+        if self._penalised is not None:
+            self._penalised.apply(kernels, logits)
 
     @cached_property
     def draw_scaled(self) -> DrawParameters:
