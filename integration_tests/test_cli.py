@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -47,11 +48,16 @@ def test_config_explain_names_every_choice():
         "modulm.checkpoints": "gguf",
         "modulm.models": "LlamaForCausalLM",
         "modulm.quantization": "gguf",
-        "modulm.attention": "torch",
+        "modulm.attention": "cpu_attn",
     }
     refused = [answer for choice in report["choices"] for answer in choice["candidates"] if not answer["accepted"]]
     assert all(answer["reason"] for answer in refused)
-    assert list(report["worker"]["weights by kernel"]) == ["torch: linear GroupedInt"]
+    lines = report["worker"]["weights by kernel"]  # the head has 8 bits
+    assert len(lines) == 2 and all(
+        re.fullmatch(r"cpu: linear GroupedInt \(\w+, fast: [48]-bit weights\)", x) for x in lines
+    )
+    assert "operations, run by kernels 'cpu'" in report["worker"]["program"]
+    assert "instruction set" in report["worker"]["kernels"] and "thread" in report["worker"]["kernels"]
 
 
 def test_bench_prints_rates():
@@ -106,3 +112,26 @@ def test_quick_commands_start_quickly(args):
         return time.perf_counter() - started
 
     assert min(seconds() for _ in range(12)) < 0.3
+
+
+def test_without_the_native_kernels_the_reference_serves():
+    hidden = {"VLLM_PLUGINS": "gguf", "MODULM_STRICT_PLUGINS": "0"}
+    done = modulm("config", "--explain", "--json", "--model", MODEL, **hidden)
+    assert done.returncode == 0, done.stderr
+    worker = json.loads(done.stdout)["worker"]
+    assert list(worker["weights by kernel"]) == ["torch: linear GroupedInt (plain torch, dequantised at every call)"]
+    assert worker["program"] == "eager: none of the kernels torch runs step programs"
+    answers = [
+        modulm(
+            "generate",
+            "--model",
+            MODEL,
+            "--prompt",
+            "The capital of France is",
+            "--temperature=0",
+            "--max-tokens=2",
+            **env,
+        )
+        for env in (hidden, {})
+    ]
+    assert answers[0].stdout == answers[1].stdout and "Paris" in answers[0].stdout

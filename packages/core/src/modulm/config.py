@@ -31,6 +31,7 @@ class EngineConfig:
         block_size: Tokens per KV block.
         enforce_eager: Never run the model as a recorded program in native code.
         attention_backend, quantization, load_format: A name, or "auto"/None for automatic choice.
+        kernel_precision: "exact": kernels round no activations; "fast": they may; "auto": as each thinks best.
         cpu_threads: Threads that compute on the CPU, in the whole process; None: as many as torch and kernels choose.
         logits_processors: Classes or "module:Class" strings, after those of plugins.
         num_kv_blocks: Fixes the number of KV blocks (tests); overrides both memory options.
@@ -59,6 +60,7 @@ class EngineConfig:
     load_format: str = "auto"
     attention_backend: str = "auto"
     kernels: str = "auto"
+    kernel_precision: str = "auto"
     device: str = "auto"
     cpu_threads: int | None = None
     executor: str = "inprocess"
@@ -85,6 +87,7 @@ class EngineConfig:
         self.kv_cache_dtype = _ALIASES.get(self.kv_cache_dtype, self.kv_cache_dtype)
         for name in ("dtype", "kv_cache_dtype"):
             _one_of(name, getattr(self, name), DTYPES)
+        _one_of("kernel_precision", self.kernel_precision, ("auto", "fast", "exact"))
         _one_of("scheduling_policy", self.scheduling_policy, ("fcfs", "priority"))
         _one_of("generation_config", self.generation_config, ("auto", "modulm", "vllm"))
         for name in ("enable_prefix_caching", "enable_chunked_prefill", "enforce_eager"):

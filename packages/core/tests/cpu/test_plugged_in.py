@@ -139,25 +139,26 @@ class ThreadedKernels(TorchKernels):
     name = "threaded"
     told = []
 
-    def configure(self, *, num_threads):
-        self.told.append(num_threads)
+    def configure(self, *, num_threads, precision):
+        self.told.append((num_threads, precision))
 
     def supports(self, op, weight, device_type):
         self.told.append("supports")
         return super().supports(op, weight, device_type)
 
 
-@pytest.mark.parametrize("num_threads", [2, None])
-def test_threads_are_counted_before_anything_is_packed(tiny_llm, monkeypatch, num_threads):
+@pytest.mark.parametrize(("num_threads", "precision"), [(2, "exact"), (None, "auto")])
+def test_threads_are_counted_before_anything_is_packed(tiny_llm, monkeypatch, num_threads, precision):
     before = torch.get_num_threads()
     monkeypatch.setattr(ThreadedKernels, "told", [])
     registry("modulm.kernels").register("threaded", ThreadedKernels)
     try:
         torch.set_num_threads(3)
-        tiny_llm(cpu_threads=num_threads)
+        tiny_llm(cpu_threads=num_threads, kernel_precision=precision)
         assert torch.get_num_threads() == (num_threads or 3)
-        assert ThreadedKernels.told[:2] == [num_threads, "supports"]
-        assert ThreadedKernels.told.count(num_threads) == 1
+        asked = (num_threads, None if precision == "auto" else precision)
+        assert ThreadedKernels.told[:2] == [asked, "supports"]
+        assert ThreadedKernels.told.count(asked) == 1
     finally:
         torch.set_num_threads(before)
 

@@ -17,8 +17,9 @@ def isa() -> str:
 
 
 def describe() -> str:
-    """Return what a start-up line says of these kernels: "instruction set avx512, 2 threads"."""
-    from modulm_kernels_cpu.library import native
+    """Return what a start-up line says of these kernels: "instruction set avx512, 2 threads, NUMA node 0"."""
+    from modulm_kernels_cpu.library import native, numa_nodes
 
-    count = native().num_threads()
-    return f"instruction set {isa()}, {count} thread{'' if count == 1 else 's'}"
+    count, nodes = native().num_threads(), numa_nodes()
+    where = f", NUMA node{'' if len(nodes) == 1 else 's'} {' '.join(map(str, nodes))}" if nodes else ""
+    return f"instruction set {isa()}, {count} thread{'' if count == 1 else 's'}{where}"

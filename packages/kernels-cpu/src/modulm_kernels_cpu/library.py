@@ -1,7 +1,9 @@
 """The native library, with a clear message where it cannot be loaded. Knows nothing of what is in it."""
 
+import os
 import platform
 import sys
+from pathlib import Path
 from types import ModuleType
 
 
@@ -18,3 +20,15 @@ def native() -> ModuleType:
             path=error.path,
         ) from error
     return _native
+
+
+def numa_nodes(system: Path = Path("/sys/devices/system/node")) -> list[int]:
+    """Return the memory nodes that the cores this process may use belong to; empty where the system does not tell."""
+    if not hasattr(os, "sched_getaffinity"):
+        return []
+    allowed, nodes = os.sched_getaffinity(0), []
+    for folder in system.glob("node[0-9]*"):
+        spans = [span.split("-") for span in (folder / "cpulist").read_text().strip().split(",") if span]
+        if any(not allowed.isdisjoint(range(int(span[0]), int(span[-1]) + 1)) for span in spans):
+            nodes.append(int(folder.name.removeprefix("node")))
+    return sorted(nodes)

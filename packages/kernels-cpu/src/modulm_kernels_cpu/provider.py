@@ -22,7 +22,7 @@ from modulm.interfaces.quantization import (
     Weight,
 )
 from modulm.interfaces.support import Accepted, Rejected, Support
-from modulm_kernels_cpu import isa
+from modulm_kernels_cpu import describe, isa
 from modulm_kernels_cpu.library import native
 
 if TYPE_CHECKING:
@@ -53,10 +53,11 @@ class CPUKernels(KernelProvider):
 
     def __init__(self) -> None:
         self._isa = isa()
+        self._asked: str | None = None
 
     def supports(self, op: str, weight: Weight, device_type: str) -> Support:
         """See base class. Raises `ConfigError` when MODULM_KERNEL_PRECISION is neither of its values."""
-        precision()
+        how = self._asked or precision()
         if device_type != "cpu":
             return Rejected(f"device type {device_type!r} is not the processor")
         if op not in _OPS:
@@ -67,12 +68,17 @@ class CPUKernels(KernelProvider):
         if name is None:
             return Rejected(f"{type(weight).__name__} has no kernel here")
         answer: Support = _module(name).supports(weight)
-        return Accepted(f"{self._isa}, {precision()}: {answer.note}") if isinstance(answer, Accepted) else answer
+        return Accepted(f"{self._isa}, {how}: {answer.note}") if isinstance(answer, Accepted) else answer
 
-    def configure(self, *, num_threads: int | None) -> None:
-        """See base class; None leaves as many threads as cores are allowed."""
+    def describe(self) -> str:
+        """See base class."""
+        return describe()
+
+    def configure(self, *, num_threads: int | None, precision: str | None) -> None:
+        """See base class. None: as many threads as cores are allowed; as MODULM_KERNEL_PRECISION says."""
         if num_threads is not None:
             native().set_num_threads(num_threads)
+        self._asked = precision
 
     def program(self, graph: Graph, **parts: Any) -> "NativeProgram":
         """See base class."""
@@ -90,7 +96,7 @@ class CPUKernels(KernelProvider):
         """See base class. Any of float32, float16 and bfloat16 may be multiplied by it, whatever `dtype` is."""
         name = _module_name(weight)
         assert name is not None, "supports() comes before pack()"
-        options = () if name == _DENSE else (precision(),)
+        options = () if name == _DENSE else (self._asked or precision(),)
         packed: PackedWeight = _module(name).pack(weight, *options)
         return packed
 

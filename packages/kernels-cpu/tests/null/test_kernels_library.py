@@ -7,7 +7,7 @@ import sys
 import pytest
 
 import modulm_kernels_cpu
-from modulm_kernels_cpu.library import native
+from modulm_kernels_cpu.library import native, numa_nodes
 
 SETS = ("avx512", "avx2", "neon", "generic")
 
@@ -16,6 +16,20 @@ def test_it_says_what_is_in_use():
     assert modulm_kernels_cpu.isa() in SETS
     assert native().can_run(modulm_kernels_cpu.isa()) and native().can_run("generic")
     assert modulm_kernels_cpu.describe().startswith(f"instruction set {modulm_kernels_cpu.isa()}, ")
+
+
+def test_memory_nodes_are_those_of_the_cores_allowed(tmp_path):
+    ours = min(os.sched_getaffinity(0))
+    for node, cores in {
+        "node0": f"{ours}-{ours}",
+        "node1": "4000-4007,4010",
+        "node12": f"5000,{ours}",
+        "other": "0",
+    }.items():
+        (tmp_path / node).mkdir()
+        (tmp_path / node / "cpulist").write_text(cores + "\n")
+    assert numa_nodes(tmp_path) == [0, 12]
+    assert numa_nodes(tmp_path / "absent") == []
 
 
 def test_threads_follow_the_cores_allowed():

@@ -44,4 +44,6 @@ def _print(report: dict[str, Any]) -> None:
     if "worker" in report:
         print("\nworker")
         for name, value in report["worker"].items():
-            print(f"  {name}: {value}")
+            print(f"  {name}: {'' if isinstance(value, dict) else value}")
+            for key, count in value.items() if isinstance(value, dict) else ():
+                print(f"    {key}: {count}")

@@ -57,12 +57,20 @@ class KernelProvider(ABC):
     name: ClassVar[str]
     runs_programs: ClassVar[bool] = False
 
-    def configure(self, *, num_threads: int | None) -> None:
-        """Take note of how many CPU threads may compute at once; None: as many as the provider thinks best.
+    def configure(self, *, num_threads: int | None, precision: str | None) -> None:
+        """Take note of what the user asks of all kernels. Called once, before the first `supports`.
 
-        Called once, before the first `supports`. The default does nothing: right for kernels that run in torch's
-        threads or on another device.
+        The default does nothing: right for kernels that run in torch's threads or on another device, and multiply
+        activations as they are.
+
+        Args:
+            num_threads: CPU threads that may compute at once; None: as many as the provider thinks best.
+            precision: "exact": activations are not rounded; "fast": they may be; None: what the provider thinks best.
         """
+
+    def describe(self) -> str:
+        """Return what a start-up line says of this machine: "instruction set avx2, 4 threads"; empty for nothing."""
+        return ""
 
     @abstractmethod
     def supports(self, op: str, weight: Weight, device_type: str) -> Support:

@@ -144,8 +144,9 @@ class TensorSource:
             if answer:
                 packed = kernel.pack(weight, self._device, self._dtype)
                 self.size_bytes += packed.size_bytes
-                others = f" (not {'; '.join(refusals)})" if refusals else ""
-                self.choices[f"{kernel.name}: {op} {type(weight).__name__}{others}"] += 1
+                notes = [note for note in (getattr(answer, "note", ""), *(f"not {one}" for one in refusals)) if note]
+                reasons = f" ({'; '.join(notes)})" if notes else ""
+                self.choices[f"{kernel.name}: {op} {type(weight).__name__}{reasons}"] += 1
                 return packed
             refusals.append(f"{kernel.name}: {getattr(answer, 'reason', answer)}")
         raise Unsupported(

@@ -76,8 +76,9 @@ class Worker:
         key: str | None = None,
     ) -> None:
 
+        precision = None if config.kernel_precision == "auto" else config.kernel_precision
         for provider in kernels:
-            provider.configure(num_threads=config.cpu_threads)
+            provider.configure(num_threads=config.cpu_threads, precision=precision)
         device, block_size, max_model_len = platform.device_name(), config.block_size, model_config.max_model_len
         source = TensorSource(
             checkpoint, scheme=scheme, kernels=kernels, device=device, dtype=model_config.dtype, progress=progress
@@ -113,6 +114,9 @@ class Worker:
             "weights_bytes": source.size_bytes,
             "kv_cache_bytes": count * grouping.block_bytes,
             "kv_blocks": f"{count} of {block_size} tokens in {len(grouping.groups)} groups",
+            "kernels": ", ".join(
+                f"{kernel.name}{f' ({told})' if (told := kernel.describe()) else ''}" for kernel in kernels
+            ),
             "weights by kernel": dict(source.choices),
             "program": how,
         }
