@@ -57,8 +57,8 @@ struct LinearQ4Kernels {
   int64_t max_tokens;  // tokens that share one unpacked block: a good share of tokens is a multiple of it
 
   // out[t, rows of blocks [first, last)] for tokens [begin, end), from quantised activations. Sums of a unit are exact
-  // integers; units are added up in order, then the quads set apart, with fused multiply-adds in float32: all instruction
-  // sets agree bit by bit. `begin` is a multiple of the activations' tile, which is at most `max_tokens` and at least what is left, or
+  // integers; units are added up in order, then the quads set apart, with fused multiply-adds in float32: all
+  // instruction sets agree bit by bit. `begin` is a multiple of the activations' tile, which is at most `max_tokens` and at least what is left, or
   // `max_tokens`.
   void (*fast)(const Q4View& weight, const QuantizedRows& x, int64_t first, int64_t last, int64_t begin, int64_t end,
                const Q4Out& out);

@@ -83,8 +83,8 @@ struct UnitSums {
       const int32_t start = kKind == Q4Kind::offset ? -weight.offset * code_sums[t] : 0;
       for (int r = 0; r < kLanes; ++r) sums[t].lane[r] = start;
     }
-    for (int quad = 0; quad < kUnit / 4; ++quad) {
-      for (int t = 0; t < T; ++t) add_quad(nibbles + quad / 2 * 4 * kLanes, quad % 2, x + t * kUnit + 4 * quad, sums[t]);
+    for (int quad = 0; quad < kUnit / 4; ++quad, x += 4) {
+      for (int t = 0; t < T; ++t) add_quad(nibbles + quad / 2 * 4 * kLanes, quad % 2, x + t * kUnit, sums[t]);
     }
   }
 

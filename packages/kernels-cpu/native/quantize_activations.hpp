@@ -4,12 +4,12 @@
 // such inputs. So where it pays, a quad (4 neighbours, what one lane of a byte product holds) is set apart: its codes
 // have two bytes, and the upper ones are listed beside the rest.
 //
-// For each group, in float32: `first` is the largest magnitude, `second` the largest without the quad that holds it, and
-// `mean` the mean of `first` over the row's groups. Where (first - second) / mean * (first + second) > mean that quad is
-// set apart, and the limit is the larger of `second` and first / 127, else it is `first`. scale = limit / 127, code =
-// nearest even of x * (127 / limit). Codes of the quad set apart are 128 * high + low with low from -64 to 63. A group
-// whose largest magnitude is below 2^-100 counts as zero. One with an infinity or a NaN gets the scale NaN, so that it
-// shows in the result. Every instruction set gives the same bits.
+// For each group, in float32: `first` is the largest magnitude, `second` the largest without the quad that holds it,
+// and `mean` the mean of `first` over the row's groups. Where (first - second) / mean * (first + second) > mean that
+// quad is set apart, and the limit is the larger of `second` and first / 127, else it is `first`. scale = limit / 127,
+// code = nearest even of x * (127 / limit). Codes of the quad set apart are 128 * high + low with low from -64 to 63. A
+// group whose largest magnitude is below 2^-100 counts as zero. One with an infinity or a NaN gets the scale NaN, so
+// that it shows in the result. Every instruction set gives the same bits.
 #pragma once
 
 #include <cstdint>

@@ -61,7 +61,8 @@ inline Floats add_high(const UnitSums<kKind>& unit_sums, const Q4View& weight, c
     const uint32_t unit = uint32_t(quad->unit), units = uint32_t(weight.units_per_group);
     const uint32_t group = units == 1 ? unit : unit / units, in_group = units == 1 ? 0 : unit % units;
     const uint8_t* head = block + group * weight.group_bytes();
-    const uint8_t* nibbles = head + weight.head_bytes() + in_group * (kLanes * kUnit / 2) + quad->quad / 2 * (4 * kLanes);
+    const uint8_t* nibbles = head + weight.head_bytes() + in_group * (kLanes * kUnit / 2);
+    nibbles += quad->quad / 2 * (4 * kLanes);
     const Floats factor = multiply(load_scales(head, half), broadcast(quad->scale));
     total = fma(to_floats(unit_sums.quad_products(nibbles, quad->quad % 2, *quad)), factor, total);
   }

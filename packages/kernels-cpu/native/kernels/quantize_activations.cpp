@@ -11,8 +11,8 @@ constexpr int32_t kInfinity = 0x7f800000;
 constexpr float kRound = 12582912.0f;
 constexpr int64_t kLargestGroup = 32;
 
-// Magnitudes are compared as bits, where NaN is larger than infinity and that larger than all numbers. Vectors are passed
-// by reference, as how they are passed by value depends on the instruction set.
+// Magnitudes are compared as bits, where NaN is larger than infinity and that larger than all numbers. Vectors are
+// passed by reference, as how they are passed by value depends on the instruction set.
 typedef int32_t Bits __attribute__((vector_size(32)));
 // As they lie among floats. Compilers turn a memcpy into halves that are stored and loaded whole, which stalls.
 typedef int32_t LooseBits __attribute__((vector_size(32), aligned(4), may_alias));
