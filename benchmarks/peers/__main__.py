@@ -110,6 +110,12 @@ def report(done: dict[str, Any], rows: list[score.Row], records: list[score.Reco
     )
 
 
+def asked_figures(only: list[str]) -> set[str] | None:
+    """Return the figures whose lines are shown; None for all."""
+    starts = {f"{name}_{state}" for name in ("first_token", "memory") for state in ("first", "cached")}
+    return {*only, *(starts if jobs.START in only else ())} or None
+
+
 def main() -> int:
     """Run the tool; 0 when it ran, whatever was reached."""
     args = parse()
@@ -117,13 +123,12 @@ def main() -> int:
     session = Session(settings.allowed_cores(args.threads), args.repeats, args.timeout, engine_options=args.modulm_args)
     session.python = Path(os.environ.get("MODULM_PYTHON", session.python))
     runnable = session.prepare(jobs.chosen(args.only, args.peers, args.weights))
+    os.sched_setaffinity(0, session.cores)  # children inherit it
     session.probe(runnable)
     for number in range(1, args.rounds + 1):
         session.round(number, runnable)
-    figures = {f"{name}{end}" for name in ("first_token", "memory") for end in ("_first", "_cached")}
-    figures = {*args.only, *(figures if "start" in args.only else ())} if args.only else None
     records = session.records()
-    rows = score.rows(records, session.reasons, figures)
+    rows = score.rows(records, session.reasons, asked_figures(args.only))
     commands = [" ".join(session.command(job, args.repeats)) for job in runnable]
     done = {**results(args, session, commands, rows), "load_before": load}
     BUILD.mkdir(parents=True, exist_ok=True)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import threading
 import time
@@ -67,31 +68,44 @@ class MemoryWatch:
         return self.peak
 
 
-def run(command: list[str], variables: dict[str, str], cores: list[int], log: Path, timeout_s: float) -> Outcome:
-    """Run `command` on `cores`; its lines other than figures go to `log`. First-token times are from before exec."""
+def run(command: list[str], variables: dict[str, str], log: Path, timeout_s: float) -> Outcome:
+    """Run `command`; its lines other than figures go to `log`. First-token times are from before exec."""
     outcome = Outcome()
     log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("w") as errors:
-        errors.write(f"$ {' '.join(command)}\n")
-        errors.flush()
+    log.write_text(f"$ {' '.join(command)}\n")
+    with log.open("a", buffering=1) as others:  # appending: the child writes to it as well
         started = time.monotonic()
         process = subprocess.Popen(
-            command, env={**os.environ, **variables}, stdout=subprocess.PIPE, stderr=errors, text=True
+            command,
+            env={**os.environ, **variables},
+            stdout=subprocess.PIPE,
+            stderr=others,
+            text=True,
+            process_group=0,
         )
-        os.sched_setaffinity(process.pid, cores)
         watch = MemoryWatch(process.pid)
-        timer = threading.Timer(timeout_s, process.kill)
+        timer = threading.Timer(timeout_s, _end, [process])
         timer.start()
-        assert process.stdout is not None
-        for line in process.stdout:
-            if not _take(line, started, outcome):
-                errors.write(line)
-        status = process.wait()
-        timer.cancel()
-        outcome.figures.append({"figure": "memory", "value": watch.stop() / 1e6})
-    if status:
-        outcome.reason = f"exit status {status}: {_last_line(log)}"
+        try:
+            assert process.stdout is not None
+            for line in process.stdout:
+                if not _take(line, started, outcome):
+                    others.write(line)
+            process.wait()
+        finally:
+            timer.cancel()
+            _end(process)
+            outcome.figures.append({"figure": "memory", "value": watch.stop() / 1e6})
+    if process.returncode:
+        outcome.reason = f"exit status {process.returncode}: {_last_line(log)}"
     return outcome
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    """End the child and all that it started, if it has not ended."""
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
 
 def _take(line: str, started: float, outcome: Outcome) -> bool:

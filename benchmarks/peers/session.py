@@ -6,8 +6,9 @@ A peer or a form of the weights that cannot be had is noted with its reason, and
 import shutil
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -48,17 +49,22 @@ class Session:
         failed: dict[str, str] = {}
         for name in PEERS:
             if any(job.engine == name or (name == "llama" and job.weights in weights.REQUANTISED) for job in jobs):
-                self._try(failed, name, lambda name=name: self.environments.update({name: ensure(name)}))
+                self._try(failed, name, partial(self._install, name))
         for form in dict.fromkeys(job.weights for job in jobs if job.engine not in failed):
-            make = lambda form=form: self.forms.update({form: weights.prepare(form, self.environments.get("llama"))})  # noqa: E731
-            self._try(failed, form, make)
+            self._try(failed, form, partial(self._make, form))
         for job in jobs:
             reason = failed.get(job.engine) or failed.get(job.weights)
             if reason:
                 self.reasons[job.source] = reason
         return [job for job in jobs if job.source not in self.reasons]
 
-    def _try(self, failed: dict[str, str], name: str, make: Any) -> None:
+    def _install(self, name: str) -> None:
+        self.environments[name] = ensure(name)
+
+    def _make(self, form: str) -> None:
+        self.forms[form] = weights.prepare(form, self.environments.get("llama"))
+
+    def _try(self, failed: dict[str, str], name: str, make: Callable[[], None]) -> None:
         try:
             make()
         except InstallError as error:
@@ -125,7 +131,7 @@ class Session:
     def _run(self, job: Job, name: str, repeats: int) -> children.Outcome:
         variables = settings.variables(job.engine, self.environments.get(job.engine), self.cores)
         log = BUILD / f"logs/{name}-{job.engine}-{job.source.weights}{job.state}.log"
-        return children.run(self.command(job, repeats), variables, self.cores, log, self.timeout_s)
+        return children.run(self.command(job, repeats), variables, log, self.timeout_s)
 
     def records(self) -> list[Record]:
         """Return the raw figures as the score reads them."""

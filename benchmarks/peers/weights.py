@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 from peers.environments import BUILD, Environment, InstallError, llama_programs
@@ -41,7 +42,7 @@ def prepare(form: str, llama: Environment | None) -> Path:
     return _once(WEIGHTS / GEMMA, join_gemma)
 
 
-def _once(target: Path, make) -> Path:  # type: ignore[no-untyped-def]
+def _once(target: Path, make: Callable[[Path], None]) -> Path:
     """Make under another name first: what is there under its own name is whole."""
     if not target.exists():
         print(f"making {target.name} ...", flush=True)
