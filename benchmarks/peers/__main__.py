@@ -122,13 +122,14 @@ def main() -> int:
     load = round(os.getloadavg()[0], 2)
     session = Session(settings.allowed_cores(args.threads), args.repeats, args.timeout, engine_options=args.modulm_args)
     session.python = Path(os.environ.get("MODULM_PYTHON", session.python))
-    runnable = session.prepare(jobs.chosen(args.only, args.peers, args.weights))
+    chosen = jobs.chosen(args.only, args.peers, args.weights)
+    runnable = session.prepare(chosen)
     os.sched_setaffinity(0, session.cores)  # children inherit it
     session.probe(runnable)
     for number in range(1, args.rounds + 1):
         session.round(number, runnable)
     records = session.records()
-    rows = score.rows(records, session.reasons, asked_figures(args.only))
+    rows = score.rows(records, session.reasons, asked_figures(args.only), {job.source for job in chosen})
     commands = [" ".join(session.command(job, args.repeats)) for job in runnable]
     done = {**results(args, session, commands, rows), "load_before": load}
     BUILD.mkdir(parents=True, exist_ok=True)

@@ -151,7 +151,11 @@ def _row(line: Line, ours: dict[int, float], best: Source | None, theirs: dict[i
     )
 
 
-def rows(records: list[Record], reasons: dict[Source, str], figures: set[str] | None = None) -> list[Row]:
-    """Return the table's rows, or those of some figures."""
+def rows(
+    records: list[Record], reasons: dict[Source, str], figures: set[str] | None = None, asked: set[Source] | None = None
+) -> list[Row]:
+    """Return the table's rows, or those of some figures and of lines whose two sides were `asked` for."""
     lines = [line for line in must_reach() if figures is None or line.figure in figures]
+    if asked is not None:
+        lines = [line for line in lines if line.ours in asked and (not line.peers or asked & {*line.peers})]
     return [score(line, records, reasons) for line in lines]

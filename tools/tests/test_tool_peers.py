@@ -89,11 +89,13 @@ def test_table_shows_ratio_spread_and_verdict():
     text = table.bars(score.rows(found, {Source("openvino", "q4_1"): "no wheel"}, {"decode1"}))
     (same,) = [line for line in text.splitlines() if "llama.cpp, same file" in line]
     assert [cell.strip() for cell in same.split("|")[1:-1]] == [
-        *("decode, 1 sequence: to llama.cpp, same file", "llama q4_1", "missed", "150", "100", "1.50"),
-        *("1.00 to 2.00", "at least 1.7"),
+        *("decode, 1 sequence: to llama.cpp, same file", "llama q4_1", "150", "100", "1.50"),
+        *("1.00 to 2.00", "at least 1.7", "missed"),
     ]
     assert "not run: no wheel" in text
     assert len({len(line) for line in text.splitlines()}) == 1
+    asked = {OURS, SAME}
+    assert {row.best for row in score.rows(found, {}, {"decode1"}, asked)} == {SAME}
     assert "modulm q4_1" in table.figures(found, workload.RATES)
 
 
