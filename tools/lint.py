@@ -26,7 +26,7 @@ def checks() -> dict[str, list[str]]:
         "lock": [python, "tools/lock.py", "--check"],
         "changes": [python, "tools/release.py", "--check"],
         "imports": [f"{bin_folder}/lint-imports", "--no-logo"],
-        "types": [python, "-m", "mypy", *sources, "tools"],
+        "types": [python, "-m", "mypy", *sources, "tools", "benchmarks/peers"],
     }
 
 

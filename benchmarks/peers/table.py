@@ -1,0 +1,69 @@
+"""Rows as text: a Markdown table for the terminal and for the README between its markers. Decides nothing."""
+
+import statistics
+from pathlib import Path
+
+from peers.score import Record, Row, Source, by_round
+
+BEGIN, END = "<!-- bench-peers: begin -->", "<!-- bench-peers: end -->"
+_COLUMNS = ("first_token", "memory")
+
+
+def _number(value: float | None, digits: int = 0) -> str:
+    return "" if value is None else f"{value:,.{digits}f}"
+
+
+def _grid(lines: list[list[str]], left: int) -> str:
+    """Return a Markdown table; the first line is its head, all but the first `left` columns are set to the right."""
+    widths = [max(3, *(len(line[i]) for line in lines)) for i in range(len(lines[0]))]
+
+    def text(line: list[str]) -> str:
+        cells = [
+            cell.ljust(w) if i < left else cell.rjust(w) for i, (cell, w) in enumerate(zip(line, widths, strict=True))
+        ]
+        return f"| {' | '.join(cells)} |"
+
+    rule = ["-" * w if i < left else "-" * (w - 1) + ":" for i, w in enumerate(widths)]
+    return "\n".join([text(lines[0]), text(rule), *map(text, lines[1:])])
+
+
+def bars(rows: list[Row]) -> str:
+    """Return the table of what must be reached; without a peer the figure stands where the ratio would."""
+    head = ["", "best peer", "modulm", "peer", "ratio", "spread", "bar", "verdict"]
+    return _grid([head, *map(_bar, rows)], 2)
+
+
+def _bar(row: Row) -> list[str]:
+    line = row.line
+    digits = 0 if line.unit in ("tok/s", "MB") else 2
+    spread = "" if row.low is None or row.high is None else f"{row.low:.2f} to {row.high:.2f}"
+    if row.low is not None and line.unit == "MB":
+        spread = f"{row.low:.0f} to {row.high:.0f}"
+    ours = _number(row.ours, digits)
+    bar = f"{'at most' if line.at_most else 'at least'} {line.bar:g}{'' if line.peers else ' ' + line.unit}".strip()
+    ratio = _number(row.score, 2) if line.peers else ""
+    peer = str(row.best) if row.best else ""
+    return [line.label, peer, ours, _number(row.theirs, digits), ratio, spread, bar, row.verdict]
+
+
+def figures(records: list[Record], names: tuple[str, ...]) -> str:
+    """Return medians of every engine: `names` in tok/s, then first token in seconds and peak memory in MB."""
+    sources: list[Source] = list(dict.fromkeys(record.source for record in records))
+    head = ["tok/s", *names, "first token, s", "peak memory, MB"]
+    lines = [head]
+    for source in sources:
+        values = [list(by_round(records, source, name).values()) for name in (*names, *_COLUMNS)]
+        medians = [statistics.median(each) if each else None for each in values]
+        digits = [0] * len(names) + [1, 0]
+        lines.append([str(source), *(_number(value, d) for value, d in zip(medians, digits, strict=True))])
+    return _grid(lines, 1)
+
+
+def write_between(file: Path, text: str) -> None:
+    """Put `text` between the markers of `file`. Raises `ValueError` where they are not there."""
+    whole = file.read_text()
+    head, begin, rest = whole.partition(BEGIN)
+    _, end, tail = rest.partition(END)
+    if not begin or not end:
+        raise ValueError(f"{file.name} lacks the markers {BEGIN} and {END}.")
+    file.write_text(f"{head}{BEGIN}\n\n{text.strip()}\n\n{END}{tail}")
