@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
+
 from against_transformers import model_file
 
 WINDOW = 512
