@@ -356,7 +356,8 @@ def test_arguments_that_do_not_fit_are_refused():
 
 def test_sampling_imports_no_torch():
     script = (
-        "import sys, numpy as np; from modulm_kernels_cpu.provider import CPUKernels; kernels = CPUKernels().sampling();"
-        "kernels.argmax(np.zeros((1, 9), np.float32), np.zeros(1, np.int64)); sys.exit('torch' in sys.modules)"
+        "import sys, numpy as np; from modulm_kernels_cpu.provider import CPUKernels; "
+        "CPUKernels().sampling().argmax(np.zeros((1, 9), np.float32), np.zeros(1, np.int64)); "
+        "sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
