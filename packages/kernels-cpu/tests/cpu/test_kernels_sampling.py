@@ -4,6 +4,9 @@ A drawn token is right when its share of the cumulated weight, computed in float
 a tolerance of what float32 weights leave open. Examples in which a rule decides by less than that are passed over.
 """
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -349,3 +352,12 @@ def test_arguments_that_do_not_fit_are_refused():
     for wrong in (logits.astype(np.float64), logits[:, ::2], logits[0]):
         with pytest.raises(TypeError):
             kernels.argmax(wrong, one)
+
+
+def test_sampling_imports_no_torch():
+    script = (
+        "import sys, numpy as np; from modulm_kernels_cpu.provider import CPUKernels; "
+        "CPUKernels().sampling().argmax(np.zeros((1, 9), np.float32), np.zeros(1, np.int64)); "
+        "sys.exit('torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0

@@ -17,7 +17,7 @@ from modulm.worker.randomness import derived_seed
 from modulm.worker.row import PARAMETERS, Row
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(kw_only=True, slots=True)
 class Step:
     """What one forward pass reads; sequences and their tokens in the plan's order.
 
@@ -125,14 +125,18 @@ class Batch:
         code, and then a dozen operations on arrays take longer than all of this.
         """
         scheduled = plan.scheduled
-        rows = [self._row_of[s.request_id] for s in scheduled]
-        starts = [s.start for s in scheduled]
-        ends = [s.start + s.num_tokens for s in scheduled]
-        lengths = [self.rows[row].num_tokens for row in rows]
+        rows: list[int] = []
+        starts, ends, lengths = rows.copy(), rows.copy(), rows.copy()
+        for s in scheduled:
+            row, start = self._row_of[s.request_id], s.start
+            rows.append(row)
+            starts.append(start)
+            ends.append(start + s.num_tokens)
+            lengths.append(self.rows[row].num_tokens)
         sampling = [i for i, end in enumerate(ends) if end == lengths[i]]
         assert sampling == [i for i, s in enumerate(scheduled) if s.samples], "the plan counts tokens otherwise"
         token_rows = None
-        if all([s.num_tokens == 1 for s in scheduled]):
+        if sum(ends) - sum(starts) == len(rows):
             token_ids = [self.rows[row].token(start) for row, start in zip(rows, starts, strict=True)]
             positions, sequence_lengths = np.array(starts, dtype=np.int64), np.array(lengths, dtype=np.int64)
             if len(self._singles[0]) != len(rows) + 1:
