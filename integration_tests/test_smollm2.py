@@ -92,7 +92,9 @@ def test_greedy_output_equals_transformers(oracle, gguf_file, monkeypatch):
     llm.shutdown()
 
 
-def test_chat_knows_the_capital_of_france(gguf_file):
+def test_chat_knows_the_capital_of_france(gguf_file, monkeypatch):
+    # Four first words are nearly as likely (0.08 nats between the first two): rounding of activations may choose another.
+    monkeypatch.setenv("MODULM_KERNEL_PRECISION", "exact")
     llm = LLM(model=str(gguf_file))
     question = [{"role": "user", "content": "What is the capital of France?"}]
     answer = llm.chat(question, SamplingParams(temperature=0, max_tokens=24))[0].outputs[0]
