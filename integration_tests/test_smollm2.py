@@ -93,7 +93,7 @@ def test_greedy_output_equals_transformers(oracle, gguf_file, monkeypatch):
 
 
 def test_chat_knows_the_capital_of_france(gguf_file, monkeypatch):
-    # Four first words are nearly as likely (0.08 nats between the first two): rounding of activations may choose another.
+    # Four first words are nearly as likely, 0.08 nats between two of them: rounded activations may choose another.
     monkeypatch.setenv("MODULM_KERNEL_PRECISION", "exact")
     llm = LLM(model=str(gguf_file))
     question = [{"role": "user", "content": "What is the capital of France?"}]
