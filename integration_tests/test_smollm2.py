@@ -106,7 +106,9 @@ def test_greedy_output_equals_transformers(kind, oracle, wanted, gguf_file):
     llm.shutdown()
 
 
-def test_chat_knows_the_capital_of_france(gguf_file):
+def test_chat_knows_the_capital_of_france(gguf_file, monkeypatch):
+    # Four first words are nearly as likely, 0.08 nats between two of them: rounded activations may choose another.
+    monkeypatch.setenv("MODULM_KERNEL_PRECISION", "exact")
     llm = LLM(model=str(gguf_file))
     question = [{"role": "user", "content": "What is the capital of France?"}]
     answer = llm.chat(question, SamplingParams(temperature=0, max_tokens=24))[0].outputs[0]
