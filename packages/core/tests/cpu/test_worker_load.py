@@ -169,7 +169,7 @@ def test_first_kernel_that_accepts_packs_and_mixed_kinds_stay_apart():
     assert packed.linear(torch.ones(1, 8)).tolist() == [[24.0] * 2 + [16.0] * 4]
     assert dict(loading.choices) == {
         "picky: linear ChannelInt8": 1,
-        "torch: linear Dense (not picky: only bytes)": 1,
+        "torch: linear Dense (plain torch; not picky: only bytes)": 1,
     }
     assert loading.size_bytes == packed.size_bytes
     loading.check_all_used()
