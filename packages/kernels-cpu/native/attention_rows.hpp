@@ -16,7 +16,7 @@ struct Room {
 
   Room(float* scratch, int64_t head_size, int64_t num_rows) : rows(num_rows), width(rounded_up(head_size, kLanes)) {
     scores = scratch;
-    keys = scores + kMaxRows * kTile;
+    keys = scores + kMaxRows * kSpan;
     values = keys + head_size * kTile;
     sums = values + kTile * width;
     queries = sums + rows * width;
