@@ -50,7 +50,7 @@ class Attend {
       const int64_t begin = start > unit_.begin ? start : unit_.begin;
       const int64_t end = start + span_ < unit_.end ? start + span_ : unit_.end;
       find_keys(start, begin, end);
-      find_values(start, begin, end);
+      if (copies_values_) copy_values(blocks_, unit_.blocks, start, begin, end, room_.width, room_.values);
       for (int64_t i = 0; i < num_panels(room_.rows); ++i) {
         asks_now_ = asks_ && i == 0;  // other panels need not ask again
         add_span(panel(room_.rows, i), start, begin, end);
@@ -60,17 +60,20 @@ class Attend {
   }
 
  private:
-  // Queries go to [panel][head_size][rows of the panel], scaled.
+  // Queries go to [panel][width / kLanes][rows of the panel][kLanes], scaled.
   void prepare() {
     const float scale = call_.scale * (call_.soft_cap != 0.0f ? 1.0f / call_.soft_cap : kLog2e);
+    float* const whole = room_.row;
+    for (int64_t d = call_.head_size; d < room_.width; ++d) whole[d] = 0.0f;
     for (int64_t i = 0; i < num_panels(room_.rows); ++i) {
       const Panel part = panel(room_.rows, i);
       for (int r = 0; r < part.rows; ++r) {
         const int64_t row = part.begin + r, token = unit_.first_token + row / group_;
         const int64_t head = first_head_ + row % group_;
         const float* from = call_.query + token * call_.query_token_stride + head * call_.query_head_stride;
-        float* to = room_.queries + part.begin * call_.head_size + r;
-        rotated(call_, from, token, [=](int64_t d, float x) { to[d * part.rows] = x * scale; });
+        rotated(call_, from, token, [=](int64_t d, float x) { whole[d] = x * scale; });
+        float* to = room_.queries + part.begin * room_.width + r * kLanes;
+        for (int64_t d = 0; d < room_.width; d += kLanes) store(to + d * part.rows, load(whole + d));
       }
     }
     for (int64_t i = 0; i < room_.rows * room_.width; ++i) room_.sums[i] = 0.0f;
@@ -124,34 +127,33 @@ class Attend {
   // Set where the span's keys are: in the cache, or a copy. Vectors without a visible position repeat another one.
   void find_keys(int64_t start, int64_t begin, int64_t end) {
     const int first = int(begin - start) / kLanes, last = int(end - 1 - start) / kLanes;
+    const int64_t size = call_.block_size, position = start + first * kLanes;
     if (copies_keys_) copy_keys(blocks_, unit_.blocks, start, begin, end, room_.keys);
+    const int32_t* block = unit_.blocks + position / size;
+    int64_t offset = position % size;
     for (int v = 0; v < int(span_) / kLanes; ++v) {
-      const int there = v < first ? first : v > last ? last : v;
       if (copies_keys_) {
-        copied_keys_[v] = room_.keys + there * kLanes;
+        copied_keys_[v] = room_.keys + (v < first ? first : v > last ? last : v) * kLanes;
         continue;
       }
-      const int64_t position = start + there * kLanes;
-      keys_[v] = blocks_.key(unit_.blocks[position / call_.block_size], position % call_.block_size);
+      keys_[v] = blocks_.key(*block, offset);
+      if (v < first || v >= last) continue;
+      offset += kLanes;
+      if (offset < size) continue;
+      offset = 0;
+      ++block;
     }
   }
 
-  void find_values(int64_t start, int64_t begin, int64_t end) {
-    if (copies_values_) {
-      copy_values(blocks_, unit_.blocks, start, begin, end, room_.width, room_.values);
-      for (int t = 0; t < kTile; ++t) copied_values_[t] = room_.values + t * room_.width;
-      return;
-    }
-    int64_t block = begin / call_.block_size, offset = begin % call_.block_size;
-    const T* from = blocks_.value(unit_.blocks[block], offset);
-    for (int64_t t = begin - start; t < end - start; ++t) {
-      values_[t] = from;
-      from += call_.head_size;
-      if (++offset == call_.block_size && t + 1 < end - start) {
-        offset = 0;
-        from = blocks_.value(unit_.blocks[++block], 0);
-      }
-    }
+  // Values from a position on, and the same where they are copied: there lies nothing but the tile.
+  Rows<const T> values_from(int64_t position) const {
+    const int64_t size = call_.block_size;
+    return {blocks_.value(0, 0), unit_.blocks + position / size, blocks_.block_stride, size, call_.head_size,
+            position % size};
+  }
+  Rows<const float> copied_from(int64_t offset) const {
+    static constexpr int32_t kBlock = 0;
+    return {room_.values, &kBlock, 0, kTile, room_.width, offset};
   }
 
   int64_t first_seen(int64_t position) const {
@@ -178,7 +180,7 @@ class Attend {
     if (first >= stop) return;
     const int first_vector = first / kLanes, end_vector = (stop + kLanes - 1) / kLanes;
     const int first_tile = first / kTile, end_tile = (stop + kTile - 1) / kTile;
-    const float* queries = room_.queries + row * call_.head_size;
+    const float* queries = room_.queries + row * room_.width;
     for (int tile = first_tile; tile < end_tile; ++tile) {
       const int from = tile * kTileVectors, to = from + kTileVectors;
       const int v = from > first_vector ? from : first_vector, v_end = to < end_vector ? to : end_vector;
@@ -209,9 +211,9 @@ class Attend {
       const int t = from > first ? from : first, t_end = to < stop ? to : stop;
       const Ahead ahead = asks_now_ ? later(start, num_tiles + tile) : Ahead();
       if (copies_values_) {
-        add_values<kRows>(room_.scores, copied_values_, t, t_end, ahead, sums, room_.width);
+        add_values<kRows>(room_.scores, copied_from(t), t, t_end, ahead, sums, room_.width);
       } else {
-        add_values<kRows>(room_.scores, values_, t, t_end, ahead, sums, room_.width);
+        add_values<kRows>(room_.scores, values_from(start + t), t, t_end, ahead, sums, room_.width);
       }
     }
   }
@@ -236,9 +238,7 @@ class Attend {
   const bool asks_;
   bool asks_now_ = false;
   const T* keys_[kSpanVectors];
-  const T* values_[kSpan];
   const float* copied_keys_[kTileVectors];
-  const float* copied_values_[kTile];
 };
 
 float* out_row(const AttentionCall& call, const AttentionUnit& unit, int64_t kv_head, int64_t row) {
