@@ -46,6 +46,13 @@ struct AttentionUnit {
   int64_t tile;               // counts groups of splits
 };
 
+// What the same thread does before and after a unit: memory that one needs at first is asked for by the one before.
+struct AttentionAround {
+  bool has_previous;
+  const AttentionUnit* next;  // or null
+  int64_t next_kv_head;
+};
+
 struct AttentionKernels {
   // Floats of scratch memory that `attend` needs for so many rows (queries times heads that share keys).
   int64_t (*scratch_size)(int64_t head_size, int64_t rows);
@@ -53,8 +60,9 @@ struct AttentionKernels {
   int64_t (*partial_size)(int64_t head_size);
   // Write keys and values of tokens begin .. end - 1 to the cache, rotated if `cos` is there.
   void (*write)(const AttentionCall& call, int64_t kv_head, int64_t begin, int64_t end);
-  // Compute a unit: into `call.out`, or into `partial` where the unit is one of several splits.
-  void (*attend)(const AttentionCall& call, const AttentionUnit& unit, int64_t kv_head, float* scratch, float* partial);
+  // Compute a unit: into `call.out`, or into `partial` where the unit is one of several splits. `around` may hasten it.
+  void (*attend)(const AttentionCall& call, const AttentionUnit& unit, int64_t kv_head, const AttentionAround& around,
+                 float* scratch, float* partial);
   // Join the splits of a unit's queries, which lie in `partial` one after another, into `call.out`.
   void (*join)(const AttentionCall& call, const AttentionUnit& unit, int64_t kv_head, const float* partial);
 };

@@ -12,15 +12,16 @@ namespace {
 // Memory of one unit, in `scratch`.
 struct Room {
   int64_t rows, width;
-  float *queries, *sums, *largest, *totals, *scores, *keys, *values;
+  float *queries, *sums, *largest, *totals, *scores, *keys, *values, *row;
 
   Room(float* scratch, int64_t head_size, int64_t num_rows) : rows(num_rows), width(rounded_up(head_size, kLanes)) {
     scores = scratch;
-    keys = scores + kMaxRows * kTile;
+    keys = scores + kMaxRows * kSpan;
     values = keys + head_size * kTile;
     sums = values + kTile * width;
     queries = sums + rows * width;
-    largest = queries + rows * head_size;
+    row = queries + rows * width;
+    largest = row + width;
     totals = largest + rows;
   }
   int64_t size(const float* scratch) const { return totals + rows - scratch; }

@@ -26,14 +26,10 @@ inline Vec ruled(Vec score, const ScoreRule& rule, float distance) {
   return score;
 }
 
-// Scores become weights in place, zero where the row sees nothing. `largest` and `sum` are brought up to date; returns
-// the factor for what was summed before. `distance`: position of lane 0 minus position of the query.
-inline float scores_to_weights(float* scores, const Visible& seen, const ScoreRule& rule, float distance,
-                               float* largest, float* sum) {
-  if (seen.stop <= seen.first) {
-    for (int v = seen.begin; v < seen.end; ++v) store(scores + v * kLanes, all(0.0f));
-    return 1.0f;
-  }
+// The rule is applied in place, and what the row does not see becomes -infinity. Returns the largest score.
+// `distance`: position of lane 0 minus position of the query.
+inline float largest_score(float* scores, const Visible& seen, const ScoreRule& rule, float distance) {
+  if (seen.stop <= seen.first) return -INFINITY;
   const bool is_plain = rule.soft_cap == 0.0f && rule.slope == 0.0f;
   Vec most = all(-INFINITY);
   for (int v = seen.begin; v < seen.end; ++v) {
@@ -45,7 +41,17 @@ inline float scores_to_weights(float* scores, const Visible& seen, const ScoreRu
     if (!is_plain || !is_whole) store(scores + v * kLanes, score);
     most = larger(score, most);
   }
-  const float before = *largest, tile = largest_of(most), now = tile > before ? tile : before;
+  return largest_of(most);
+}
+
+// Scores become weights in place, zero where the row sees nothing. `here` is the largest of them; `largest` and `sum`
+// are brought up to date. Returns the factor for what was summed before.
+inline float scores_to_weights(float* scores, const Visible& seen, float here, float* largest, float* sum) {
+  if (seen.stop <= seen.first) {
+    for (int v = seen.begin; v < seen.end; ++v) store(scores + v * kLanes, all(0.0f));
+    return 1.0f;
+  }
+  const float before = *largest, now = here > before ? here : before;
   // With no finite score yet, any finite number will do.
   const Vec base = all(now == -INFINITY ? 0.0f : now);
   Vec total = all(0.0f);

@@ -158,7 +158,10 @@ void AttentionPlan::attend(const AttentionCall& call, const Units& work, const A
       const int64_t head = i % heads, rows = unit.num_tokens * (call.num_heads / heads);
       // Of one tile and head, all splits lie together.
       float* partial = partials_.data() + (unit.partial_row * heads + head * rows * unit.num_splits) * partial_size;
-      kernels.attend(call, unit, head, memory, partial + unit.split * rows * partial_size);
+      const bool is_last = i + 1 == end;
+      const AttentionAround around{i > begin, is_last ? nullptr : &work.units[size_t((i + 1) / heads)],
+                                   (i + 1) % heads};
+      kernels.attend(call, unit, head, around, memory, partial + unit.split * rows * partial_size);
       if (unit.num_splits == 1) continue;
       // Who finishes last joins the splits, always in the same order.
       auto& ready = ready_[size_t(unit.tile * heads + head)];
@@ -170,7 +173,9 @@ void AttentionPlan::attend(const AttentionCall& call, const Units& work, const A
   if (work.cost * heads < kCostToShare) {
     body(0, count);
   } else {
-    pool.run(count, 1, body);
+    // Several small units at a time, each of which asks for the next one's memory, where threads stay even.
+    const bool is_small = work.most_rows <= kRowsToSplit;
+    pool.run(count, is_small ? std::clamp<int64_t>(count / (2 * pool.num_threads()), 1, heads) : 1, body);
   }
 }
 

@@ -15,49 +15,65 @@ constexpr int kRowsToCopy = 12;  // from so many rows on, 16-bit keys and values
 
 int64_t scratch_size(int64_t head_size, int64_t rows) { return Room(nullptr, head_size, rows).size(nullptr); }
 
+constexpr int kAhead = 1;  // tiles
+
 int64_t partial_size(int64_t head_size) { return head_size + 2; }
 
 template <class T>
 class Attend {
  public:
-  Attend(const AttentionCall& call, const AttentionUnit& unit, int64_t kv_head, float* scratch)
+  Attend(const AttentionCall& call, const AttentionUnit& unit, int64_t kv_head, const AttentionAround& around,
+         float* scratch)
       : call_(call),
         unit_(unit),
+        around_(around),
         group_(call.num_heads / call.num_kv_heads),
         first_head_(kv_head * group_),
         room_(scratch, call.head_size, unit.num_tokens * group_),
         blocks_(call, kv_head),
         copies_(sizeof(T) != sizeof(float) && room_.rows >= kRowsToCopy),
         copies_keys_(copies_ || call.block_size % kLanes != 0),
-        copies_values_(copies_ || call.head_size % kLanes != 0) {}
+        copies_values_(copies_ || call.head_size % kLanes != 0),
+        span_(copies_keys_ || copies_values_ || room_.rows > kMaxRows ? kTile : kSpan),
+        asks_(sizeof(T) != sizeof(float) && room_.rows < kRowsToCopy && call.block_size % 16 == 0) {}
 
   const Room& run() {
-    look_ahead(unit_.begin / kTile * kTile);
-    for (int64_t d = 0; d < call_.head_size; ++d) ahead_.ask_keys(d);
+    const int64_t origin = unit_.begin / kTile * kTile;
+    if (asks_ && !around_.has_previous) {
+      for (int i = 0; i < kAhead; ++i) {
+        const Ahead first = later(origin, i - kAhead);
+        for (int64_t line = 0; line < first.lines; ++line) first.ask_line(line);
+      }
+    }
     prepare();
-    for (int64_t start = unit_.begin / kTile * kTile; start < unit_.end; start += kTile) {
+    for (int64_t start = origin; start < unit_.end; start += span_) {
       const int64_t begin = start > unit_.begin ? start : unit_.begin;
-      const int64_t end = start + kTile < unit_.end ? start + kTile : unit_.end;
+      const int64_t end = start + span_ < unit_.end ? start + span_ : unit_.end;
       find_keys(start, begin, end);
-      find_values(start, begin, end);
-      look_ahead(start + kTile);
-      for (int64_t i = 0; i < num_panels(room_.rows); ++i) add_tile(panel(room_.rows, i), start, begin, end);
+      if (copies_values_) copy_values(blocks_, unit_.blocks, start, begin, end, room_.width, room_.values);
+      for (int64_t i = 0; i < num_panels(room_.rows); ++i) {
+        asks_now_ = asks_ && i == 0;  // other panels need not ask again
+        add_span(panel(room_.rows, i), start, begin, end);
+      }
     }
     return room_;
   }
 
  private:
-  // Queries go to [panel][head_size][rows of the panel], scaled.
+  // Queries go to [panel][width / kLanes][rows of the panel][kLanes], scaled.
   void prepare() {
     const float scale = call_.scale * (call_.soft_cap != 0.0f ? 1.0f / call_.soft_cap : kLog2e);
+    float* const whole = room_.row;
+    for (int64_t d = call_.head_size; d < room_.width; ++d) whole[d] = 0.0f;
     for (int64_t i = 0; i < num_panels(room_.rows); ++i) {
       const Panel part = panel(room_.rows, i);
       for (int r = 0; r < part.rows; ++r) {
         const int64_t row = part.begin + r, token = unit_.first_token + row / group_;
         const int64_t head = first_head_ + row % group_;
         const float* from = call_.query + token * call_.query_token_stride + head * call_.query_head_stride;
-        float* to = room_.queries + part.begin * call_.head_size + r;
-        rotated(call_, from, token, [=](int64_t d, float x) { to[d * part.rows] = x * scale; });
+        rotated(call_, from, token, [=](int64_t d, float x) { whole[d] = x * scale; });
+        float* to = room_.queries + part.begin * room_.width + r * kLanes;
+        for (int64_t d = 0; d < room_.width; d += kLanes) store(to + d * part.rows, load(whole + d));
       }
     }
     for (int64_t i = 0; i < room_.rows * room_.width; ++i) room_.sums[i] = 0.0f;
@@ -67,100 +83,143 @@ class Attend {
     }
   }
 
-  // Set what to ask for while the tile before `start` is computed: nothing where many rows hide the waiting, nor of
-  // float32, where memory is the limit anyway (measured: cold 16-bit caches gain 10 to 25 %, float32 loses as much
-  // hot).
-  void look_ahead(int64_t start) {
-    ahead_.parts = 0;
-    if (sizeof(T) == sizeof(float) || room_.rows >= kRowsToCopy || call_.block_size % 16 != 0) return;
-    ahead_.key_step = call_.block_size * int64_t(sizeof(T));
-    ahead_.value_size = call_.head_size * int64_t(sizeof(T));
-    ahead_.skip = 64 / (16 * int64_t(sizeof(T))) - 1;
-    const int64_t begin = start > unit_.begin ? start : unit_.begin / 16 * 16;
-    for (int64_t position = begin; position < unit_.end && position < start + kTile; position += 16) {
-      const int64_t block = unit_.blocks[position / call_.block_size], offset = position % call_.block_size;
-      ahead_.keys[ahead_.parts] = reinterpret_cast<const char*>(blocks_.key(block, offset));
-      ahead_.values[ahead_.parts++] = reinterpret_cast<const char*>(blocks_.value(block, offset));
-    }
+  // What is read `kAhead` stages after this one. Stages of a span are its tiles' keys, then its tiles' values; then come
+  // the next span's or unit's. Nothing is asked for where many rows hide the waiting, nor of float32, where memory is
+  // the limit anyway (measured: cold 16-bit caches gain 10 to 25 %, float32 loses as much hot).
+  Ahead later(int64_t start, int64_t stage) const {
+    const int64_t end = start + span_ < unit_.end ? start + span_ : unit_.end;
+    const int64_t tiles = (end - start + kTile - 1) / kTile, ahead = stage + kAhead;
+    if (ahead < tiles) return keys_of(unit_, blocks_, start + ahead * kTile);
+    if (ahead < 2 * tiles) return values_of(unit_, blocks_, start + (ahead - tiles) * kTile);
+    const int64_t further = (ahead - 2 * tiles) * kTile;
+    if (end < unit_.end) return keys_of(unit_, blocks_, start + span_ + further);
+    if (around_.next == nullptr) return {};
+    const Blocks<const T> next(call_, around_.next_kv_head);
+    return keys_of(*around_.next, next, around_.next->begin / kTile * kTile + further);
   }
 
-  // Set where the tile's keys are: in the cache, or a copy. Vectors without a visible position repeat another one.
+  Ahead keys_of(const AttentionUnit& unit, const Blocks<const T>& blocks, int64_t start) const {
+    Ahead ahead;
+    const int64_t size = blocks.block_size, width = size % 32 == 0 ? 32 : 16;
+    ahead.lines = size == 16 ? call_.head_size / 2 : call_.head_size;
+    ahead.step = size == 16 ? 64 : size * int64_t(sizeof(T));
+    for (int64_t i = first_of(unit, start, width); i < unit.end && i < start + kTile; i += width) {
+      ahead.parts[ahead.count++] = reinterpret_cast<const char*>(blocks.key(unit.blocks[i / size], i % size));
+    }
+    return ahead;
+  }
+
+  Ahead values_of(const AttentionUnit& unit, const Blocks<const T>& blocks, int64_t start) const {
+    Ahead ahead;
+    const int64_t size = blocks.block_size;
+    ahead.lines = call_.head_size / 2;
+    ahead.step = 64;
+    for (int64_t i = first_of(unit, start, 16); i < unit.end && i < start + kTile; i += 16) {
+      ahead.parts[ahead.count++] = reinterpret_cast<const char*>(blocks.value(unit.blocks[i / size], i % size));
+    }
+    return ahead;
+  }
+
+  static int64_t first_of(const AttentionUnit& unit, int64_t start, int64_t width) {
+    return start > unit.begin ? start : unit.begin / width * width;
+  }
+
+  // Set where the span's keys are: in the cache, or a copy. Vectors without a visible position repeat another one.
   void find_keys(int64_t start, int64_t begin, int64_t end) {
     const int first = int(begin - start) / kLanes, last = int(end - 1 - start) / kLanes;
+    const int64_t size = call_.block_size, position = start + first * kLanes;
     if (copies_keys_) copy_keys(blocks_, unit_.blocks, start, begin, end, room_.keys);
-    for (int v = 0; v < kTileVectors; ++v) {
-      const int there = v < first ? first : v > last ? last : v;
-      copied_keys_[v] = room_.keys + there * kLanes;
-      if (copies_keys_) continue;
-      const int64_t position = start + there * kLanes;
-      keys_[v] = blocks_.key(unit_.blocks[position / call_.block_size], position % call_.block_size);
+    const int32_t* block = unit_.blocks + position / size;
+    int64_t offset = position % size;
+    for (int v = 0; v < int(span_) / kLanes; ++v) {
+      if (copies_keys_) {
+        copied_keys_[v] = room_.keys + (v < first ? first : v > last ? last : v) * kLanes;
+        continue;
+      }
+      keys_[v] = blocks_.key(*block, offset);
+      if (v < first || v >= last) continue;
+      offset += kLanes;
+      if (offset < size) continue;
+      offset = 0;
+      ++block;
     }
   }
 
-  void find_values(int64_t start, int64_t begin, int64_t end) {
-    if (copies_values_) {
-      copy_values(blocks_, unit_.blocks, start, begin, end, room_.width, room_.values);
-      for (int t = 0; t < kTile; ++t) copied_values_[t] = room_.values + t * room_.width;
-      return;
-    }
-    int64_t block = begin / call_.block_size, offset = begin % call_.block_size;
-    const T* from = blocks_.value(unit_.blocks[block], offset);
-    for (int64_t t = begin - start; t < end - start; ++t) {
-      values_[t] = from;
-      from += call_.head_size;
-      if (++offset == call_.block_size && t + 1 < end - start) {
-        offset = 0;
-        from = blocks_.value(unit_.blocks[++block], 0);
-      }
-    }
+  // Values from a position on, and the same where they are copied: there lies nothing but the tile.
+  Rows<const T> values_from(int64_t position) const {
+    const int64_t size = call_.block_size;
+    return {blocks_.value(0, 0), unit_.blocks + position / size, blocks_.block_stride, size, call_.head_size,
+            position % size};
+  }
+  Rows<const float> copied_from(int64_t offset) const {
+    static constexpr int32_t kBlock = 0;
+    return {room_.values, &kBlock, 0, kTile, room_.width, offset};
   }
 
   int64_t first_seen(int64_t position) const {
     return call_.window == 0 || position < call_.window ? 0 : position - call_.window + 1;
   }
 
-  void add_tile(const Panel& part, int64_t start, int64_t begin, int64_t end) {
+  void add_span(const Panel& part, int64_t start, int64_t begin, int64_t end) {
     switch (part.rows) {
-      case 1: return add_tile<1>(part.begin, start, begin, end);
-      case 2: return add_tile<2>(part.begin, start, begin, end);
-      case 3: return add_tile<3>(part.begin, start, begin, end);
-      case 4: return add_tile<4>(part.begin, start, begin, end);
-      case 5: return add_tile<5>(part.begin, start, begin, end);
-      default: return add_tile<6>(part.begin, start, begin, end);
+      case 1: return add_span<1>(part.begin, start, begin, end);
+      case 2: return add_span<2>(part.begin, start, begin, end);
+      case 3: return add_span<3>(part.begin, start, begin, end);
+      case 4: return add_span<4>(part.begin, start, begin, end);
+      case 5: return add_span<5>(part.begin, start, begin, end);
+      default: return add_span<6>(part.begin, start, begin, end);
     }
   }
 
   template <int kRows>
-  void add_tile(int64_t row, int64_t start, int64_t begin, int64_t end) {
+  void add_span(int64_t row, int64_t start, int64_t begin, int64_t end) {
     const int64_t earliest = unit_.first_position + row / group_;
     const int64_t latest = unit_.first_position + (row + kRows - 1) / group_;
     const int64_t seen = first_seen(earliest);
     const int first = int((seen > begin ? seen : begin) - start), stop = int((latest < end ? latest + 1 : end) - start);
     if (first >= stop) return;
     const int first_vector = first / kLanes, end_vector = (stop + kLanes - 1) / kLanes;
-    const float* queries = room_.queries + row * call_.head_size;
-    if (copies_keys_) {
-      query_times_keys<kRows>(queries, copied_keys_, kTile, call_.head_size, first_vector, end_vector, ahead_,
-                              room_.scores);
-    } else {
-      query_times_keys<kRows>(queries, keys_, call_.block_size, call_.head_size, first_vector, end_vector, ahead_,
-                              room_.scores);
+    const int first_tile = first / kTile, end_tile = (stop + kTile - 1) / kTile;
+    const float* queries = room_.queries + row * room_.width;
+    for (int tile = first_tile; tile < end_tile; ++tile) {
+      const int from = tile * kTileVectors, to = from + kTileVectors;
+      const int v = from > first_vector ? from : first_vector, v_end = to < end_vector ? to : end_vector;
+      const Ahead ahead = asks_now_ ? later(start, tile) : Ahead();
+      if (copies_keys_) {
+        query_times_keys<kRows>(queries, copied_keys_, kTile, call_.head_size, v, v_end, ahead, room_.scores);
+      } else {
+        query_times_keys<kRows>(queries, keys_, call_.block_size, call_.head_size, v, v_end, ahead, room_.scores);
+      }
     }
-    float factors[kRows];
+    Visible visible[kRows];
+    float here[kRows];
     for (int r = 0; r < kRows; ++r) {
       const int64_t position = unit_.first_position + (row + r) / group_, from = first_seen(position) - start;
       const int64_t to = position + 1 - start;
-      const Visible visible{first_vector, end_vector, from > first ? int(from) : first, to < stop ? int(to) : stop};
-      factors[r] = scores_to_weights(room_.scores + r * kTile, visible, rule(row + r), float(start - position),
-                                     room_.largest + row + r, room_.totals + row + r);
+      visible[r] = {first_vector, end_vector, from > first ? int(from) : first, to < stop ? int(to) : stop};
+      here[r] = largest_score(room_.scores + r * kSpan, visible[r], rule(row + r), float(start - position));
     }
     float* sums = room_.sums + row * room_.width;
-    if (copies_values_) {
-      add_values<kRows>(room_.scores, factors, copied_values_, first, stop, ahead_, sums, room_.width);
-    } else {
-      add_values<kRows>(room_.scores, factors, values_, first, stop, ahead_, sums, room_.width);
+    for (int r = 0; r < kRows; ++r) {
+      const float factor = scores_to_weights(room_.scores + r * kSpan, visible[r], here[r], room_.largest + row + r,
+                                             room_.totals + row + r);
+      if (factor != 1.0f) scale(sums + r * room_.width, room_.width, factor);
     }
-    ahead_.parts = 0;  // other panels need not ask again
+    const int num_tiles = int(end - start + kTile - 1) / kTile;
+    for (int tile = first_tile; tile < end_tile; ++tile) {
+      const int from = tile * kTile, to = from + kTile;
+      const int t = from > first ? from : first, t_end = to < stop ? to : stop;
+      const Ahead ahead = asks_now_ ? later(start, num_tiles + tile) : Ahead();
+      if (copies_values_) {
+        add_values<kRows>(room_.scores, copied_from(t), t, t_end, ahead, sums, room_.width);
+      } else {
+        add_values<kRows>(room_.scores, values_from(start + t), t, t_end, ahead, sums, room_.width);
+      }
+    }
+  }
+
+  static void scale(float* row, int64_t width, float factor) {
+    for (int64_t i = 0; i < width; i += kLanes) store(row + i, load(row + i) * all(factor));
   }
 
   ScoreRule rule(int64_t row) const {
@@ -170,15 +229,16 @@ class Attend {
 
   const AttentionCall& call_;
   const AttentionUnit& unit_;
+  const AttentionAround& around_;
   const int64_t group_, first_head_;
   const Room room_;
   const Blocks<const T> blocks_;
   const bool copies_, copies_keys_, copies_values_;
-  const T* keys_[kTileVectors];
-  const T* values_[kTile];
+  const int64_t span_;  // positions whose softmax is computed at once: more wait less, where they need no copy
+  const bool asks_;
+  bool asks_now_ = false;
+  const T* keys_[kSpanVectors];
   const float* copied_keys_[kTileVectors];
-  const float* copied_values_[kTile];
-  Ahead ahead_;
 };
 
 float* out_row(const AttentionCall& call, const AttentionUnit& unit, int64_t kv_head, int64_t row) {
@@ -218,8 +278,9 @@ void leave(const AttentionCall& call, const Room& room, float* partial) {
 }
 
 template <class T>
-void attend_in(const AttentionCall& call, const AttentionUnit& unit, int64_t kv_head, float* scratch, float* partial) {
-  Attend<T> attend(call, unit, kv_head, scratch);
+void attend_in(const AttentionCall& call, const AttentionUnit& unit, int64_t kv_head, const AttentionAround& around,
+               float* scratch, float* partial) {
+  Attend<T> attend(call, unit, kv_head, around, scratch);
   const Room& room = attend.run();
   if (unit.num_splits == 1) {
     finish(call, unit, kv_head, room);
@@ -228,11 +289,12 @@ void attend_in(const AttentionCall& call, const AttentionUnit& unit, int64_t kv_
   }
 }
 
-void attend(const AttentionCall& call, const AttentionUnit& unit, int64_t kv_head, float* scratch, float* partial) {
+void attend(const AttentionCall& call, const AttentionUnit& unit, int64_t kv_head, const AttentionAround& around,
+            float* scratch, float* partial) {
   switch (call.cache_type) {
-    case CacheType::float32: return attend_in<float>(call, unit, kv_head, scratch, partial);
-    case CacheType::bfloat16: return attend_in<Brain>(call, unit, kv_head, scratch, partial);
-    case CacheType::float16: return attend_in<Half>(call, unit, kv_head, scratch, partial);
+    case CacheType::float32: return attend_in<float>(call, unit, kv_head, around, scratch, partial);
+    case CacheType::bfloat16: return attend_in<Brain>(call, unit, kv_head, around, scratch, partial);
+    case CacheType::float16: return attend_in<Half>(call, unit, kv_head, around, scratch, partial);
   }
 }
 
