@@ -82,6 +82,7 @@ def results(args: argparse.Namespace, session: Session, commands: list[str], row
         "versions": versions(session),
         "command": command_line(args),
         "children": [session.public(command) for command in commands],
+        "variables": session.variables(),
         "probes": session.probes,
         "reasons": {str(source): session.public(reason) for source, reason in session.reasons.items()},
         "lines": [_line(row, session) for row in rows],
