@@ -6,6 +6,8 @@ A part in minutes: `--only decode1,prefill512 --peers llama --weights q4_1 --qui
 import argparse
 import json
 import os
+import signal
+import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -82,6 +84,7 @@ def results(args: argparse.Namespace, session: Session, commands: list[str], row
         "versions": versions(session),
         "command": command_line(args),
         "children": [session.public(command) for command in commands],
+        "variables": session.variables(),
         "probes": session.probes,
         "reasons": {str(source): session.public(reason) for source, reason in session.reasons.items()},
         "lines": [_line(row, session) for row in rows],
@@ -119,6 +122,7 @@ def asked_figures(only: list[str]) -> set[str] | None:
 def main() -> int:
     """Run the tool; 0 when it ran, whatever was reached."""
     args = parse()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by a signal"))  # so that children end as well
     load = round(os.getloadavg()[0], 2)
     session = Session(settings.allowed_cores(args.threads), args.repeats, args.timeout, engine_options=args.modulm_args)
     session.python = Path(os.environ.get("MODULM_PYTHON", session.python))

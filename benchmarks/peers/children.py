@@ -78,6 +78,7 @@ def run(command: list[str], variables: dict[str, str], log: Path, timeout_s: flo
         process = subprocess.Popen(
             command,
             env={**os.environ, **variables},
+            stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=others,
             text=True,

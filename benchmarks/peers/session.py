@@ -72,7 +72,7 @@ class Session:
             print(f"not run: {name}: {error}", flush=True)
 
     def probe(self, jobs: Iterable[Job]) -> None:
-        """Choose flash attention on or off for llama.cpp, figure by figure, by one short run of each."""
+        """Choose flash attention on or off for llama.cpp, figure by figure, by a run of each beforehand."""
         wanted = {name for job in jobs if job.engine == "llama" for name in job.figures}
         asked = tuple(name for name in RATES if name in wanted and name != "prefill1024")
         if "prefill1024" in wanted and "prefill512" not in asked:
@@ -80,7 +80,7 @@ class Session:
         rates: dict[str, dict[str, float]] = {name: {} for name in asked}
         for flash in FLASH if asked else ():
             job = Job("llama", next(iter(self._llama_forms(jobs))), asked, options=(f"fa={flash}",))
-            for line in self._run(job, "probe", 1).figures:
+            for line in self._run(job, "probe", self.repeats).figures:
                 if line["figure"] in rates:
                     rates[line["figure"]][flash] = line["value"]
         for name, measured in rates.items():
@@ -88,6 +88,7 @@ class Session:
                 best = max(measured, key=lambda flash: measured[flash])
                 self.probes.append({"engine": "llama", "figure": name, "flash_attention": measured, "chosen": best})
                 self.llama_options.append(f"fa_{name}={best}")
+                print(f"llama {name}: flash attention {best} of {measured}", flush=True)
                 if name == "prefill512":
                     self.llama_options.append(f"fa_prefill1024={best}")
 
@@ -133,6 +134,14 @@ class Session:
         log = BUILD / f"logs/{name}-{job.engine}-{job.source.weights}{job.state}.log"
         return children.run(self.command(job, repeats), variables, log, self.timeout_s)
 
+    def variables(self) -> dict[str, dict[str, str]]:
+        """Return the environment variables that each engine's children are given, without this machine's paths."""
+        given = {name: settings.variables(name, env, self.cores) for name, env in self._engines()}
+        return {name: {key: self.public(value) for key, value in each.items()} for name, each in given.items()}
+
+    def _engines(self) -> list[tuple[str, Environment | None]]:
+        return [("modulm", None), *self.environments.items()]
+
     def records(self) -> list[Record]:
         """Return the raw figures as the score reads them."""
         return [
@@ -142,7 +151,7 @@ class Session:
 
     def public(self, text: str) -> str:
         """Return `text` without this machine's paths."""
-        hidden = {str(ROOT): ".", str(self.python.parent.parent): ".venv", str(Path.home()): "~"}
+        hidden = {str(ROOT): ".", str(self.python.parent.parent): ".venv", sys.prefix: ".venv", str(Path.home()): "~"}
         hidden |= {str(path.parent): "WEIGHTS" for path in self.forms.values() if not path.is_relative_to(ROOT)}
         for path in sorted(hidden, key=len, reverse=True):
             text = text.replace(path, hidden[path])

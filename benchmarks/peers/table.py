@@ -13,24 +13,24 @@ def _number(value: float | None, digits: int = 0) -> str:
     return "" if value is None else f"{value:,.{digits}f}"
 
 
-def _grid(lines: list[list[str]], left: int) -> str:
-    """Return a Markdown table; the first line is its head, all but the first `left` columns are set to the right."""
+def _grid(lines: list[list[str]], left: tuple[int, ...]) -> str:
+    """Return a Markdown table; the first line is its head, all columns but `left` are set to the right."""
     widths = [max(3, *(len(line[i]) for line in lines)) for i in range(len(lines[0]))]
 
     def text(line: list[str]) -> str:
         cells = [
-            cell.ljust(w) if i < left else cell.rjust(w) for i, (cell, w) in enumerate(zip(line, widths, strict=True))
+            cell.ljust(w) if i in left else cell.rjust(w) for i, (cell, w) in enumerate(zip(line, widths, strict=True))
         ]
         return f"| {' | '.join(cells)} |"
 
-    rule = ["-" * w if i < left else "-" * (w - 1) + ":" for i, w in enumerate(widths)]
+    rule = ["-" * w if i in left else "-" * (w - 1) + ":" for i, w in enumerate(widths)]
     return "\n".join([text(lines[0]), text(rule), *map(text, lines[1:])])
 
 
 def bars(rows: list[Row]) -> str:
     """Return the table of what must be reached; without a peer the figure stands where the ratio would."""
     head = ["", "best peer", "modulm", "peer", "ratio", "spread", "bar", "verdict"]
-    return _grid([head, *map(_bar, rows)], 2)
+    return _grid([head, *map(_bar, rows)], left=(0, 1, 7))
 
 
 def _bar(row: Row) -> list[str]:
@@ -56,7 +56,7 @@ def figures(records: list[Record], names: tuple[str, ...]) -> str:
         medians = [statistics.median(each) if each else None for each in values]
         digits = [0] * len(names) + [1, 0]
         lines.append([str(source), *(_number(value, d) for value, d in zip(medians, digits, strict=True))])
-    return _grid(lines, 1)
+    return _grid(lines, left=(0,))
 
 
 def write_between(file: Path, text: str) -> None:

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 RATES = ("decode1", "decode16", "prefill512", "prefill1024")
 PROMPT_LEN = 128
 OUTPUT_LEN = 128
+WARM_UP_LEN = 8
 BATCH = 16
 KV_TOKENS = 16 * 512
 """Tokens that the KV cache holds, for every engine that lets one choose."""
@@ -48,33 +49,26 @@ def emit_first_token() -> None:
     emit("first_token", time.monotonic())
 
 
-def decode_rate(engine: Engine, num_seqs: int, seed: int) -> float:
-    """Return num_seqs x 127 / (time for 128 tokens - time for 1)."""
-    batch = prompts(num_seqs, PROMPT_LEN, seed)
-    first_s = engine.seconds(batch, 1)
-    return num_seqs * (OUTPUT_LEN - 1) / (engine.seconds(batch, OUTPUT_LEN) - first_s)
-
-
-def prefill_rate(engine: Engine, length: int, seed: int) -> float:
-    """Return length / (time for 1 token)."""
-    return length / engine.seconds(prompts(1, length, seed), 1)
-
-
-def number_in(figure: str) -> int:
-    """Return the number that a figure's name ends in: sequences of a decode, tokens of a prefill."""
-    return int(figure.lstrip(string.ascii_lowercase))
+def shape(figure: str) -> tuple[int, int]:
+    """Return the sequences and the prompt length of one of RATES: the number in its name is one of the two."""
+    number = int(figure.lstrip(string.ascii_lowercase))
+    return (number, PROMPT_LEN) if figure.startswith("decode") else (1, number)
 
 
 def rate(engine: Engine, figure: str, seed: int) -> float:
-    """Return one measurement of `figure`, one of RATES."""
-    measured = decode_rate if figure.startswith("decode") else prefill_rate
-    return measured(engine, number_in(figure), seed)
+    """Return one measurement of one of RATES: of the prompt's tokens, or of those that come after the first."""
+    num_seqs, length = shape(figure)
+    batch = prompts(num_seqs, length, seed)
+    first_s = engine.seconds(batch, 1)
+    if figure.startswith("prefill"):
+        return length / first_s
+    return num_seqs * (OUTPUT_LEN - 1) / (engine.seconds(batch, OUTPUT_LEN) - first_s)
 
 
 def measure(engine: Engine, figures: Iterable[str], repeats: int) -> None:
-    """Measure those of RATES that are asked for: one repeat to warm up, then the median of `repeats`."""
+    """Measure those of RATES that are asked for: after a short run to warm up, the median of `repeats`."""
     for figure in (name for name in figures if name in RATES):
-        rate(engine, figure, 0)
+        engine.seconds(prompts(*shape(figure), 0), WARM_UP_LEN)
         values = [rate(engine, figure, seed) for seed in range(1, repeats + 1)]
         emit(figure, statistics.median(values), all=values)
 

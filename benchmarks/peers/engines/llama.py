@@ -42,13 +42,13 @@ def batched(folder: Path, model: Path, threads: int, flash: str, num_seqs: int) 
 
 def rates(args: Any, folder: Path, figure: str, flash: str) -> list[float]:
     """Return `repeats` measurements of one of RATES."""
-    number = workload.number_in(figure)
+    num_seqs, length = workload.shape(figure)
     if figure == "decode1":
         what = ["-p", "0", "-n", str(workload.OUTPUT_LEN), "-d", str(workload.PROMPT_LEN)]
         return bench(folder, args.model, args.threads, flash, args.repeats, what)
     if figure.startswith("prefill"):
-        return bench(folder, args.model, args.threads, flash, args.repeats, ["-p", str(number), "-n", "0"])
-    return [batched(folder, args.model, args.threads, flash, number) for _ in range(args.repeats)]
+        return bench(folder, args.model, args.threads, flash, args.repeats, ["-p", str(length), "-n", "0"])
+    return [batched(folder, args.model, args.threads, flash, num_seqs) for _ in range(args.repeats)]
 
 
 def main() -> None:
