@@ -15,9 +15,7 @@ PACKAGE = Path(__file__).resolve().parent.parent / "packages/kernels-cpu"
 TESTS = (
     "test_kernels_program_operations.py",
     "test_kernels_program_arguments.py",
-    "test_kernels_attention_arguments.py",
     "test_kernels_elementwise.py",
-    "test_kernels_sampling.py",
 )
 
 
