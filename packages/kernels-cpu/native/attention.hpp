@@ -46,11 +46,11 @@ struct AttentionUnit {
   int64_t tile;               // counts groups of splits
 };
 
-// What the same thread does before and after a unit: memory that one needs at first is asked for by the one before.
+// What the same thread does before and after a head of a unit: it asks for memory in time.
 struct AttentionAround {
-  bool has_previous;
-  const AttentionUnit* next;  // or null
-  int64_t next_kv_head;
+  const AttentionUnit *previous, *next;  // units, or null
+  int64_t begin, end;                    // its heads of this unit
+  int64_t next_end;                      // its heads of the next one, from 0
 };
 
 struct AttentionKernels {

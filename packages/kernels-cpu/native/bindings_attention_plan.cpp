@@ -158,9 +158,10 @@ void AttentionPlan::attend(const AttentionCall& call, const Units& work, const A
       const int64_t head = i % heads, rows = unit.num_tokens * (call.num_heads / heads);
       // Of one tile and head, all splits lie together.
       float* partial = partials_.data() + (unit.partial_row * heads + head * rows * unit.num_splits) * partial_size;
-      const bool is_last = i + 1 == end;
-      const AttentionAround around{i > begin, is_last ? nullptr : &work.units[size_t((i + 1) / heads)],
-                                   (i + 1) % heads};
+      const int64_t first = i - head, after = first + heads;  // of this unit's heads, of the next's
+      const AttentionAround around{first > begin ? &unit - 1 : nullptr, after < end ? &unit + 1 : nullptr,
+                                   std::max(begin - first, int64_t(0)), std::min(end - first, heads),
+                                   std::min(end - after, heads)};
       kernels.attend(call, unit, head, around, memory, partial + unit.split * rows * partial_size);
       if (unit.num_splits == 1) continue;
       // Who finishes last joins the splits, always in the same order.

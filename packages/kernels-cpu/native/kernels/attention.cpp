@@ -12,10 +12,9 @@ namespace modulm::MODULM_ISA {
 namespace {
 
 constexpr int kRowsToCopy = 12;  // from so many rows on, 16-bit keys and values are widened once instead of per rows
+constexpr int64_t kMostToSweep = 1 << 18;  // bytes: well below a second-level cache
 
 int64_t scratch_size(int64_t head_size, int64_t rows) { return Room(nullptr, head_size, rows).size(nullptr); }
-
-constexpr int kAhead = 1;  // tiles
 
 int64_t partial_size(int64_t head_size) { return head_size + 2; }
 
@@ -28,6 +27,7 @@ class Attend {
         unit_(unit),
         around_(around),
         group_(call.num_heads / call.num_kv_heads),
+        kv_head_(kv_head),
         first_head_(kv_head * group_),
         room_(scratch, call.head_size, unit.num_tokens * group_),
         blocks_(call, kv_head),
@@ -35,16 +35,16 @@ class Attend {
         copies_keys_(copies_ || call.block_size % kLanes != 0),
         copies_values_(copies_ || call.head_size % kLanes != 0),
         span_(copies_keys_ || copies_values_ || room_.rows > kMaxRows ? kTile : kSpan),
-        asks_(sizeof(T) != sizeof(float) && room_.rows < kRowsToCopy && call.block_size % 16 == 0) {}
+        asks_(asks(&unit)),
+        is_swept_(asks_ && asks(around.previous) && fits(unit, around.end - around.begin)) {}
 
   const Room& run() {
     const int64_t origin = unit_.begin / kTile * kTile;
-    if (asks_ && !around_.has_previous) {
-      for (int i = 0; i < kAhead; ++i) {
-        const Ahead first = later(origin, i - kAhead);
-        for (int64_t line = 0; line < first.lines; ++line) first.ask_line(line);
-      }
+    if (asks_ && kv_head_ == around_.begin && !asks(around_.previous)) {
+      const Ahead first = keys_of(unit_, blocks_, origin);
+      for (int64_t line = 0; line < first.lines; ++line) first.ask_line(line);
     }
+    begin_sweep();
     prepare();
     for (int64_t start = origin; start < unit_.end; start += span_) {
       const int64_t begin = start > unit_.begin ? start : unit_.begin;
@@ -83,19 +83,59 @@ class Attend {
     }
   }
 
-  // What is read `kAhead` stages after this one. Stages of a span are its tiles' keys, then its tiles' values; then come
-  // the next span's or unit's. Nothing is asked for where many rows hide the waiting, nor of float32, where memory is
-  // the limit anyway (measured: cold 16-bit caches gain 10 to 25 %, float32 loses as much hot).
+  // What is read a stage after this one, if it is not there yet. Stages of a span are its tiles' keys, then its tiles'
+  // values; then come the next span's or unit's.
   Ahead later(int64_t start, int64_t stage) const {
     const int64_t end = start + span_ < unit_.end ? start + span_ : unit_.end;
-    const int64_t tiles = (end - start + kTile - 1) / kTile, ahead = stage + kAhead;
+    const int64_t tiles = (end - start + kTile - 1) / kTile, ahead = stage + 1;
+    if (ahead == 2 * tiles && end == unit_.end) {
+      const int64_t head = kv_head_ + 1;
+      if (head < around_.end) {
+        return is_swept_ ? Ahead() : keys_of(unit_, Blocks<const T>(call_, head), unit_.begin / kTile * kTile);
+      }
+      if (!asks(around_.next) || fits(*around_.next, around_.next_end)) return {};
+      return keys_of(*around_.next, Blocks<const T>(call_, 0), around_.next->begin / kTile * kTile);
+    }
+    if (is_swept_) return {};
     if (ahead < tiles) return keys_of(unit_, blocks_, start + ahead * kTile);
     if (ahead < 2 * tiles) return values_of(unit_, blocks_, start + (ahead - tiles) * kTile);
-    const int64_t further = (ahead - 2 * tiles) * kTile;
-    if (end < unit_.end) return keys_of(unit_, blocks_, start + span_ + further);
-    if (around_.next == nullptr) return {};
-    const Blocks<const T> next(call_, around_.next_kv_head);
-    return keys_of(*around_.next, next, around_.next->begin / kTile * kTile + further);
+    return keys_of(unit_, blocks_, end);
+  }
+
+  // Nothing is asked for where many rows hide the waiting, nor of float32, where memory is the limit anyway (measured:
+  // cold 16-bit caches gain 10 to 25 %, float32 loses as much hot).
+  bool asks(const AttentionUnit* unit) const {
+    return unit != nullptr && sizeof(T) != sizeof(float) && unit->num_tokens * group_ < kRowsToCopy &&
+           call_.block_size % 16 == 0;
+  }
+
+  // Whether the unit before asks for all heads of this one.
+  bool fits(const AttentionUnit& unit, int64_t heads) const {
+    const int64_t size = 2 * heads * call_.head_size * int64_t(sizeof(T));
+    return heads > 1 && (unit.end - unit.begin) * size <= kMostToSweep && call_.block_size <= kTile;
+  }
+
+  // Of the next unit, this head's share.
+  void begin_sweep() {
+    if (!asks_ || !asks(around_.next) || !fits(*around_.next, around_.next_end)) return;
+    const AttentionUnit& next = *around_.next;
+    const Blocks<const T> blocks(call_, 0);
+    const int first = next.begin / int(blocks.block_size), last = (next.end - 1) / int(blocks.block_size);
+    const int run = int(around_.next_end * blocks.block_size * call_.head_size * int64_t(sizeof(T)) / 64);
+    const int lines = 2 * (last - first + 1) * run, heads = int(around_.end - around_.begin);
+    const int begin = lines / heads * int(kv_head_ - around_.begin);
+    const int end = kv_head_ + 1 == around_.end ? lines : begin + lines / heads;
+    sweep_.origin = reinterpret_cast<const char*>(blocks.cache);
+    sweep_.block_bytes = blocks.block_stride * int64_t(sizeof(T));
+    sweep_.value_bytes = blocks.value_offset * int64_t(sizeof(T));
+    sweep_.run_lines = run;
+    sweep_.block = next.blocks + first + begin / run / 2;
+    sweep_.is_values = begin / run % 2 != 0;
+    sweep_.at = sweep_.origin + *sweep_.block * sweep_.block_bytes + (sweep_.is_values ? sweep_.value_bytes : 0) +
+                begin % run * 64;
+    sweep_.left = run - begin % run;
+    sweep_.all = end - begin;
+    sweep_.stage_lines = (end - begin) / (2 * ((unit_.end - 1) / kTile - unit_.begin / kTile + 1)) + 1;
   }
 
   Ahead keys_of(const AttentionUnit& unit, const Blocks<const T>& blocks, int64_t start) const {
@@ -181,14 +221,15 @@ class Attend {
     const int first_vector = first / kLanes, end_vector = (stop + kLanes - 1) / kLanes;
     const int first_tile = first / kTile, end_tile = (stop + kTile - 1) / kTile;
     const float* queries = room_.queries + row * room_.width;
+    const int64_t stride = copies_keys_ ? int64_t(kTile) : call_.block_size;
     for (int tile = first_tile; tile < end_tile; ++tile) {
       const int from = tile * kTileVectors, to = from + kTileVectors;
       const int v = from > first_vector ? from : first_vector, v_end = to < end_vector ? to : end_vector;
       const Ahead ahead = asks_now_ ? later(start, tile) : Ahead();
       if (copies_keys_) {
-        query_times_keys<kRows>(queries, copied_keys_, kTile, call_.head_size, v, v_end, ahead, room_.scores);
+        query_times_keys<kRows>(queries, copied_keys_, stride, call_.head_size, v, v_end, ahead, sweep_, room_.scores);
       } else {
-        query_times_keys<kRows>(queries, keys_, call_.block_size, call_.head_size, v, v_end, ahead, room_.scores);
+        query_times_keys<kRows>(queries, keys_, stride, call_.head_size, v, v_end, ahead, sweep_, room_.scores);
       }
     }
     Visible visible[kRows];
@@ -211,9 +252,9 @@ class Attend {
       const int t = from > first ? from : first, t_end = to < stop ? to : stop;
       const Ahead ahead = asks_now_ ? later(start, num_tiles + tile) : Ahead();
       if (copies_values_) {
-        add_values<kRows>(room_.scores, copied_from(t), t, t_end, ahead, sums, room_.width);
+        add_values<kRows>(room_.scores, copied_from(t), t, t_end, ahead, sweep_, sums, room_.width);
       } else {
-        add_values<kRows>(room_.scores, values_from(start + t), t, t_end, ahead, sums, room_.width);
+        add_values<kRows>(room_.scores, values_from(start + t), t, t_end, ahead, sweep_, sums, room_.width);
       }
     }
   }
@@ -230,12 +271,14 @@ class Attend {
   const AttentionCall& call_;
   const AttentionUnit& unit_;
   const AttentionAround& around_;
-  const int64_t group_, first_head_;
+  const int64_t group_, kv_head_, first_head_;
   const Room room_;
   const Blocks<const T> blocks_;
   const bool copies_, copies_keys_, copies_values_;
   const int64_t span_;  // positions whose softmax is computed at once: more wait less, where they need no copy
   const bool asks_;
+  const bool is_swept_;  // the unit before has asked for all of this one
+  Sweep sweep_;
   bool asks_now_ = false;
   const T* keys_[kSpanVectors];
   const float* copied_keys_[kTileVectors];
