@@ -19,6 +19,7 @@ from peers.workload import RATES, parsed_option
 
 README = ROOT / "benchmarks/README.md"
 RESULTS = BUILD / "results.json"
+BUSY_LOAD = 0.5
 
 
 def words_of(text: str) -> list[str]:
@@ -124,6 +125,8 @@ def main() -> int:
     args = parse()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by a signal"))  # so that children end as well
     load = round(os.getloadavg()[0], 2)
+    if load > BUSY_LOAD:
+        print(f"This machine is busy (load {load}): engines whose threads spin will crawl, and figures do not count.")
     session = Session(settings.allowed_cores(args.threads), args.repeats, args.timeout, engine_options=args.modulm_args)
     session.python = Path(os.environ.get("MODULM_PYTHON", session.python))
     chosen = jobs.chosen(args.only, args.peers, args.weights)
