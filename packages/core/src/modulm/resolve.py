@@ -83,13 +83,13 @@ def resolve(config: EngineConfig) -> Resolution:
     architectures = _architectures(config, hf)
     scheme, scheme_choice = _scheme(config, checkpoint, hf, platform)
     kernels = _kernels(config, platform)
-    key = program_key(config, hf, checkpoint, platform, kernels)
+    first = ModelRegistry.find(architectures)
+    key = None if first is None else program_key(config, hf, checkpoint, platform, kernels, first)
     saved = None if key is None else programs.load(key)
 
     def model_class() -> type[Any]:
         return ModelRegistry.resolve_model_cls(architectures)[0]
 
-    first = ModelRegistry.find(architectures)
     if saved is None or first is None:
         found, architecture = ModelRegistry.resolve_model_cls(architectures)
         defaults = getattr(found, "config_defaults", {})
@@ -162,14 +162,21 @@ def model_config(config: EngineConfig, hf: dict[str, Any], platform: Platform) -
 
 
 def program_key(
-    config: EngineConfig, hf: dict[str, Any], checkpoint: Checkpoint, platform: Platform, kernels: list[KernelProvider]
+    config: EngineConfig,
+    hf: dict[str, Any],
+    checkpoint: Checkpoint,
+    platform: Platform,
+    kernels: list[KernelProvider],
+    model: tuple[str, str],
 ) -> str | None:
-    """Return the digest of all that a recording of this model depends on; None where none could be used."""
-    found = ModelRegistry.find(_architectures(config, hf))
+    """Return the digest of all that a recording of a model depends on; None where none could be used.
+
+    `model` is (architecture, reference of its class).
+    """
     able = platform.device_type == "cpu" and any(kernel.runs_programs for kernel in kernels)
-    if not able or found is None or config.enforce_eager:
+    if not able or config.enforce_eager:
         return None
-    architecture, reference = found
+    architecture, reference = model
     spec = importlib.util.find_spec(refs.split(reference)[0])
     if spec is None or spec.origin is None:
         return None

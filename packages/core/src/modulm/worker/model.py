@@ -9,19 +9,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from msgspec.structs import replace
 
 from modulm import programs
 from modulm.config import ModelConfig
 from modulm.errors import Unsupported
 from modulm.interfaces.attention import AttentionSpec
-from modulm.log import logger
 from modulm.programs import SavedModel
 from modulm.worker.load import TensorSource, load_model
 from modulm.worker.recorded import Recorded
 from modulm.worker.weights import parts_of
-
-_log = logger("worker.model")
 
 
 @dataclass(kw_only=True)
@@ -89,7 +85,7 @@ def load_torch(
     if key is not None and None not in recipes.values():
         saved = SavedModel(
             config_defaults=getattr(model_class, "config_defaults", {}),
-            graph=replace(recording.graph, layers=specs),
+            graph=recording.graph,
             recipes=recipes,  # type: ignore[arg-type]
             tensors={name: array.tobytes() for name, array in loaded.recorded.tensors.items()},
         )
