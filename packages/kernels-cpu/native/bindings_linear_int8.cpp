@@ -100,9 +100,9 @@ class Int8Weight : public PackedWeight {
 
   void pack(const CodeSource& source, const void* scales, const void* minimums) {
     const int64_t panels = panels_of(weight_.rows);
-    codes_ = Bytes(panels * weight_.panel_bytes());
-    scales_ = Bytes(weight_.scale_at(panels, 0));
-    if (minimums != nullptr) minimums_ = Bytes(scales_.size());
+    codes_ = Bytes::beside_others(panels * weight_.panel_bytes());
+    scales_ = Bytes::beside_others(weight_.scale_at(panels, 0));
+    if (minimums != nullptr) minimums_ = Bytes::beside_others(scales_.size());
     std::atomic<bool> fit{true};
     pool().run(panels, 1, [&](int64_t begin, int64_t end) {
       for (int64_t panel = begin; panel < end; ++panel) {

@@ -3,6 +3,8 @@
 
 #include <cstdint>
 #include <cstdlib>
+#include <memory>
+#include <mutex>
 #include <new>
 #include <utility>
 
@@ -19,30 +21,50 @@ namespace modulm {
 class Bytes {
  public:
   Bytes() = default;
-  explicit Bytes(int64_t size) : size_(size) {
-    const size_t page = size_t(2) << 20, alignment = size_t(size) >= page ? page : 64;
-    const size_t whole = (size_t(size) + alignment - 1) / alignment * alignment;
-    data_ = static_cast<uint8_t*>(std::aligned_alloc(alignment, whole));
-    if (data_ == nullptr && size > 0) throw std::bad_alloc();
-#if defined(__linux__)
-    if (alignment == page) madvise(data_, size_t(size) / page * page, MADV_HUGEPAGE);
-#endif
-  }
-  ~Bytes() { std::free(data_); }
+  explicit Bytes(int64_t size) : data_(allocate(size)), size_(size) {}
   Bytes(const Bytes&) = delete;
   Bytes& operator=(const Bytes&) = delete;
-  Bytes(Bytes&& other) noexcept : data_(other.data_), size_(other.size_) { other.data_ = nullptr, other.size_ = 0; }
+  Bytes(Bytes&& other) noexcept : data_(std::move(other.data_)), size_(std::exchange(other.size_, 0)) {}
   Bytes& operator=(Bytes&& other) noexcept {
-    std::swap(data_, other.data_);
-    std::swap(size_, other.size_);
+    data_ = std::move(other.data_);
+    size_ = std::exchange(other.size_, 0);
     return *this;
   }
 
-  uint8_t* data() const { return data_; }
+  // Beside what was asked for before: matrices smaller than a large page lie in one together, in the order in which they
+  // are packed and read. The memory goes back when the last of its neighbours does.
+  static Bytes beside_others(int64_t size) {
+    static std::mutex one_caller;
+    static std::shared_ptr<uint8_t> slab;
+    static int64_t left = 0;
+    const int64_t whole = (size + 63) / 64 * 64;
+    const std::lock_guard<std::mutex> guard(one_caller);
+    if (whole > kSlab / 4) return Bytes(size);
+    if (whole > left) slab = allocate(left = kSlab);
+    Bytes some;
+    some.data_ = std::shared_ptr<uint8_t>(slab, slab.get() + kSlab - left);
+    some.size_ = size;
+    left -= whole;
+    return some;
+  }
+
+  uint8_t* data() const { return data_.get(); }
   int64_t size() const { return size_; }
 
  private:
-  uint8_t* data_ = nullptr;
+  static constexpr int64_t kPage = int64_t(2) << 20, kSlab = 8 * kPage;
+
+  static std::shared_ptr<uint8_t> allocate(int64_t size) {
+    const int64_t alignment = size >= kPage ? kPage : 64, whole = (size + alignment - 1) / alignment * alignment;
+    uint8_t* data = static_cast<uint8_t*>(std::aligned_alloc(size_t(alignment), size_t(whole)));
+    if (data == nullptr && size > 0) throw std::bad_alloc();
+#if defined(__linux__)
+    if (alignment == kPage) madvise(data, size_t(size / kPage * kPage), MADV_HUGEPAGE);
+#endif
+    return {data, std::free};
+  }
+
+  std::shared_ptr<uint8_t> data_;
   int64_t size_ = 0;
 };
 

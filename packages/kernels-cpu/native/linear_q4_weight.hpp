@@ -17,7 +17,7 @@ class Q4Weight : public PackedWeight {
   Q4Weight(Q4View view, const Q4Source& source, Isa isa, bool exact, Pool& pool)
       : view_(view), isa_(isa), exact_(exact) {
     view_.lanes = linear_q4(isa).lanes;
-    memory_ = Bytes(view_.blocks() * view_.block_bytes());
+    memory_ = Bytes::beside_others(view_.blocks() * view_.block_bytes());
     view_.data = memory_.data();
     const auto pack = pack_q4(isa).pack;
     pool.run(view_.blocks(), blocks_per_piece(), [&, pack](int64_t first, int64_t last) {

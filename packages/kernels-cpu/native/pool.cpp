@@ -19,8 +19,8 @@ inline void relax() {
 
 }  // namespace
 
-Pool::Pool(int num_threads) : num_threads_(num_threads < 1 ? 1 : num_threads) {
-  for (int i = 1; i < num_threads_; ++i) threads_.emplace_back([this] { work(); });
+Pool::Pool(int num_threads) : num_threads_(num_threads < 1 ? 1 : num_threads), shares_(size_t(num_threads_)) {
+  for (int i = 1; i < num_threads_; ++i) threads_.emplace_back([this, i] { work(i); });
 }
 
 Pool::~Pool() {
@@ -30,12 +30,14 @@ Pool::~Pool() {
   for (auto& thread : threads_) thread.join();
 }
 
-void Pool::take_pieces() {
-  for (;;) {
-    const int64_t begin = next_.fetch_add(grain_, std::memory_order_relaxed);
-    if (begin >= count_) return;
-    const int64_t end = begin + grain_ < count_ ? begin + grain_ : count_;
-    call_(self_, begin, end);
+void Pool::take_pieces(int number) {
+  for (int i = 0; i < num_threads_; ++i) {
+    Share& share = shares_[size_t((number + i) % num_threads_)];
+    for (;;) {
+      const int64_t begin = share.next.fetch_add(grain_, std::memory_order_relaxed);
+      if (begin >= share.end) break;
+      call_(self_, begin, begin + grain_ < share.end ? begin + grain_ : share.end);
+    }
   }
 }
 
@@ -49,19 +51,21 @@ void Pool::execute(int64_t count, int64_t grain, Call call, const void* self) {
   std::lock_guard<std::mutex> guard(one_job_);
   call_ = call;
   self_ = self;
-  count_ = count;
   grain_ = grain;
-  next_.store(0);
+  for (int i = 0; i < num_threads_; ++i) {
+    shares_[size_t(i)].next.store(share_begin(i, count, grain), std::memory_order_relaxed);
+    shares_[size_t(i)].end = share_begin(i + 1, count, grain);
+  }
   open_.store(true);
   epoch_.fetch_add(1);
   epoch_.notify_all();
-  take_pieces();
+  take_pieces(0);
   open_.store(false);
   // A worker that joined before the door closed may still be at its last piece; who comes later finds it closed.
   while (active_.load() != 0) relax();
 }
 
-void Pool::work() {
+void Pool::work(int number) {
   uint32_t seen = 0;
   for (;;) {
     for (int spin = 0; spin < kSpins && epoch_.load(std::memory_order_relaxed) == seen; ++spin) relax();
@@ -69,7 +73,7 @@ void Pool::work() {
     if (stop_) return;
     seen = epoch_.load();
     active_.fetch_add(1);
-    if (open_.load()) take_pieces();
+    if (open_.load()) take_pieces(number);
     active_.fetch_sub(1);
   }
 }

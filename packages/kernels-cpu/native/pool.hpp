@@ -1,4 +1,5 @@
-// A pool of threads that share one job at a time in small pieces, so that a slow core gets fewer of them.
+// A pool of threads that share one job at a time in small pieces, so that a slow core gets fewer of them: each thread has
+// a share of neighbouring pieces, which it takes in order, and when it has done them takes what others have left.
 //
 // Results never depend on which thread computes a piece. Waiting threads spin briefly, then sleep; the caller waits only
 // for pieces that have been begun, never for a thread that has not woken up.
@@ -21,6 +22,12 @@ class Pool {
 
   int num_threads() const { return num_threads_; }
 
+  // Where the share of thread `number` begins of `count` items, `grain` at a time; that of `num_threads` is the end.
+  int64_t share_begin(int number, int64_t count, int64_t grain) const {
+    const int64_t pieces = (count + grain - 1) / grain, begin = pieces * number / num_threads_ * grain;
+    return begin < count ? begin : count;
+  }
+
   // Call `body(begin, end)` for disjoint ranges that cover [0, count), `grain` items at a time; returns when all are
   // done. `body` runs on several threads at once and must not throw. One job at a time: concurrent callers queue.
   template <class Body>
@@ -34,8 +41,8 @@ class Pool {
   using Call = void (*)(const void* self, int64_t begin, int64_t end);
 
   void execute(int64_t count, int64_t grain, Call call, const void* self);
-  void work();
-  void take_pieces();
+  void work(int number);
+  void take_pieces(int number);
 
   const int num_threads_;
   std::vector<std::thread> threads_;
@@ -43,9 +50,12 @@ class Pool {
 
   Call call_ = nullptr;
   const void* self_ = nullptr;
-  int64_t count_ = 0;
   int64_t grain_ = 1;
-  alignas(64) std::atomic<int64_t> next_{0};
+  struct alignas(64) Share {
+    std::atomic<int64_t> next{0};
+    int64_t end = 0;
+  };
+  std::vector<Share> shares_;  // of each thread; the caller has the first
   alignas(64) std::atomic<int> active_{0};      // workers inside the current job
   alignas(64) std::atomic<bool> open_{false};   // whether workers may join
   alignas(64) std::atomic<uint32_t> epoch_{0};  // counts jobs; workers sleep on it
