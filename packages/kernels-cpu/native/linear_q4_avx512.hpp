@@ -9,7 +9,8 @@ namespace modulm::MODULM_ISA {
 namespace {
 
 constexpr int kLanes = 16;
-constexpr int kMaxTokens = 8;
+constexpr int kMaxTokens = 4;
+constexpr int kBlocksAtOnce = 2;  // an input is broadcast once for both
 
 using Floats = __m512;
 using Ints = __m512i;
@@ -61,25 +62,36 @@ struct UnitSums {
     steps = _mm512_xor_si512(_mm512_broadcast_i32x4(table), _mm512_set1_epi8(char(0x80)));
   }
 
-  template <int kUnit, int T>
-  inline void operator()(const uint8_t* nibbles, const int8_t* x, const int32_t* code_sums, Ints* sums) const {
+  template <int kUnit, int kBlocks, int T>
+  inline void operator()(const uint8_t* nibbles, int64_t stride, const int8_t* x, const int32_t* code_sums,
+                         Ints (&sums)[kBlocks][T]) const {
     for (int t = 0; t < T; ++t) {
-      sums[t] = kKind == Q4Kind::minimums ? _mm512_setzero_si512()
-                                          : _mm512_set1_epi32(-offset * code_sums[t]);
+      const Ints start = kKind == Q4Kind::minimums ? _mm512_setzero_si512()
+                                                   : _mm512_set1_epi32(-offset * code_sums[t]);
+      for (int b = 0; b < kBlocks; ++b) sums[b][t] = start;
     }
     const __m512i mask = _mm512_set1_epi8(15);
 #pragma GCC unroll 4
     for (int j = 0; j < kUnit / 8; ++j) {
-      const __m512i raw = load_nibbles(nibbles + 64 * j);
-      __m512i low = _mm512_and_si512(raw, mask), high = _mm512_and_si512(_mm512_srli_epi16(raw, 4), mask);
-      if constexpr (kKind == Q4Kind::codebook) {
-        low = _mm512_shuffle_epi8(steps, low);
-        high = _mm512_shuffle_epi8(steps, high);
+      Ints codes[2][kBlocks];
+#pragma GCC unroll 2
+      for (int b = 0; b < kBlocks; ++b) {
+        const __m512i raw = load_nibbles(nibbles + b * stride + 64 * j);
+        codes[0][b] = _mm512_and_si512(raw, mask);
+        codes[1][b] = _mm512_and_si512(_mm512_srli_epi16(raw, 4), mask);
+        if constexpr (kKind == Q4Kind::codebook) {
+          codes[0][b] = _mm512_shuffle_epi8(steps, codes[0][b]);
+          codes[1][b] = _mm512_shuffle_epi8(steps, codes[1][b]);
+        }
       }
+#pragma GCC unroll 2
+      for (int high = 0; high < 2; ++high) {
 #pragma GCC unroll 8
-      for (int t = 0; t < T; ++t) {
-        sums[t] = _mm512_dpbusd_epi32(sums[t], low, activation(x + t * kUnit + 8 * j));
-        sums[t] = _mm512_dpbusd_epi32(sums[t], high, activation(x + t * kUnit + 8 * j + 4));
+        for (int t = 0; t < T; ++t) {
+          const Ints four = activation(x + t * kUnit + 8 * j + 4 * high);
+#pragma GCC unroll 2
+          for (int b = 0; b < kBlocks; ++b) sums[b][t] = _mm512_dpbusd_epi32(sums[b][t], codes[high][b], four);
+        }
       }
     }
   }

@@ -69,40 +69,50 @@ inline Floats add_high(const UnitSums<kKind>& unit_sums, const Q4View& weight, c
   return total;
 }
 
-template <Q4Kind kKind, int kUnit, int T>
-[[gnu::noinline]] void fast_block(const Q4View& weight, const QuantizedRows& x, int64_t block, int64_t token,
-                                  const Q4Out& out) {
+// Blocks that follow each other, with T tokens.
+template <Q4Kind kKind, int kUnit, int kBlocks, int T>
+[[gnu::noinline]] void fast_blocks(const Q4View& weight, const QuantizedRows& x, int64_t block, int64_t token,
+                                   const Q4Out& out) {
   const UnitSums<kKind> unit_sums(weight);
   const bool half = weight.scale_type == Float::f16;
   const int64_t tile = x.tile, units_per_group = weight.units_per_group, groups = weight.groups;
-  const int64_t head_bytes = weight.head_bytes(), scale_bytes = weight.scale_bytes();
-  const uint8_t *begin = weight.data + block * weight.block_bytes(), *at = begin;
+  const int64_t head_bytes = weight.head_bytes(), scale_bytes = weight.scale_bytes(), stride = weight.block_bytes();
+  const uint8_t *begin = weight.data + block * stride, *at = begin;
   TileAt from(x, token);
-  Floats total[T];
-  for (int t = 0; t < T; ++t) total[t] = zero();
+  Floats total[kBlocks][T];
+  for (int b = 0; b < kBlocks; ++b) {
+    for (int t = 0; t < T; ++t) total[b][t] = zero();
+  }
   for (int64_t g = 0; g < groups; ++g) {
-    const Floats scale = load_scales(at, half);
-    const Floats minimum = kKind == Q4Kind::minimums ? load_scales(at + scale_bytes, half) : zero();
+    Floats scale[kBlocks], minimum[kBlocks];
+    for (int b = 0; b < kBlocks; ++b) {
+      scale[b] = load_scales(at + b * stride, half);
+      minimum[b] = kKind == Q4Kind::minimums ? load_scales(at + b * stride + scale_bytes, half) : zero();
+    }
     at += head_bytes;
     for (int64_t u = 0; u < units_per_group; ++u, at += kLanes * kUnit / 2, from.advance<kUnit>(tile)) {
-      Ints products[T];
-      unit_sums.template operator()<kUnit, T>(at, from.codes, from.code_sums, products);
+      Ints products[kBlocks][T];
+      unit_sums.template operator()<kUnit>(at, stride, from.codes, from.code_sums, products);
 #pragma GCC unroll 8
       for (int t = 0; t < T; ++t) {
-        const Floats factor = multiply(scale, broadcast(from.scales[t]));
-        total[t] = fma(to_floats(products[t]), factor, total[t]);
-        if (kKind == Q4Kind::minimums) total[t] = fma(minimum, broadcast(from.sums[t]), total[t]);
+#pragma GCC unroll 2
+        for (int b = 0; b < kBlocks; ++b) {
+          const Floats factor = multiply(scale[b], broadcast(from.scales[t]));
+          total[b][t] = fma(to_floats(products[b][t]), factor, total[b][t]);
+          if (kKind == Q4Kind::minimums) total[b][t] = fma(minimum[b], broadcast(from.sums[t]), total[b][t]);
+        }
       }
     }
   }
+#pragma GCC unroll 2
+  for (int b = 0; b < kBlocks; ++b) {
+    const int64_t row = (block + b) * kLanes;
 #pragma GCC unroll 8
-  for (int t = 0; t < T; ++t) {
-    total[t] = add_high<kKind, kUnit>(unit_sums, weight, begin, half, x, token + t, total[t]);
-  }
-  const int64_t row = block * kLanes;
-  for (int t = 0; t < T; ++t) {
-    const Floats result = kKind == Q4Kind::codebook ? multiply(total[t], broadcast(weight.step)) : total[t];
-    put(out, token + t, row, weight.out_features - row, result);
+    for (int t = 0; t < T; ++t) {
+      const Floats sum = add_high<kKind, kUnit>(unit_sums, weight, begin + b * stride, half, x, token + t, total[b][t]);
+      put(out, token + t, row, weight.out_features - row,
+          kKind == Q4Kind::codebook ? multiply(sum, broadcast(weight.step)) : sum);
+    }
   }
 }
 
@@ -138,17 +148,15 @@ template <Q4Kind kKind, int T>
 
 // Take tokens [begin, end) in steps of 8 (where the instruction set has room), 4, 2 and 1; `Step` does T of them.
 template <class Step>
-void by_tokens(int64_t begin, int64_t end, int64_t first, int64_t last, const Step& step) {
+void by_tokens(int64_t begin, int64_t end, const Step& step) {
   for (int64_t token = begin; token < end;) {
     const int64_t left = end - token;
     const int count = left >= 8 && kMaxTokens >= 8 ? 8 : left >= 4 ? 4 : left >= 2 ? 2 : 1;
-    for (int64_t block = first; block < last; ++block) {
-      switch (count) {
-        case 8: step.template operator()<kMaxTokens>(block, token); break;
-        case 4: step.template operator()<4>(block, token); break;
-        case 2: step.template operator()<2>(block, token); break;
-        default: step.template operator()<1>(block, token);
-      }
+    switch (count) {
+      case 8: step.template operator()<kMaxTokens>(token); break;
+      case 4: step.template operator()<4>(token); break;
+      case 2: step.template operator()<2>(token); break;
+      default: step.template operator()<1>(token);
     }
     token += count;
   }
@@ -157,9 +165,15 @@ void by_tokens(int64_t begin, int64_t end, int64_t first, int64_t last, const St
 template <Q4Kind kKind, int kUnit>
 void fast_of(const Q4View& weight, const QuantizedRows& x, int64_t first, int64_t last, int64_t begin, int64_t end,
              const Q4Out& out) {
-  by_tokens(begin, end, first, last, [&]<int T>(int64_t block, int64_t token) {
-    fast_block<kKind, kUnit, T>(weight, x, block, token, out);
-  });
+  int64_t block = first;
+  for (; block + kBlocksAtOnce <= last; block += kBlocksAtOnce) {
+    by_tokens(begin, end, [&]<int T>(int64_t token) {
+      fast_blocks<kKind, kUnit, kBlocksAtOnce, T>(weight, x, block, token, out);
+    });
+  }
+  for (; block < last; ++block) {
+    by_tokens(begin, end, [&]<int T>(int64_t token) { fast_blocks<kKind, kUnit, 1, T>(weight, x, block, token, out); });
+  }
 }
 
 template <Q4Kind kKind>
@@ -181,9 +195,9 @@ void fast(const Q4View& weight, const QuantizedRows& x, int64_t first, int64_t l
 template <Q4Kind kKind>
 void exact_kind(const Q4View& weight, const float* x, int64_t first, int64_t last, int64_t begin, int64_t end,
                 const Q4Out& out) {
-  by_tokens(begin, end, first, last, [&]<int T>(int64_t block, int64_t token) {
-    exact_block<kKind, T>(weight, x, block, token, out);
-  });
+  for (int64_t block = first; block < last; ++block) {
+    by_tokens(begin, end, [&]<int T>(int64_t token) { exact_block<kKind, T>(weight, x, block, token, out); });
+  }
 }
 
 void exact(const Q4View& weight, const float* x, int64_t first, int64_t last, int64_t begin, int64_t end,
