@@ -10,6 +10,7 @@ namespace {
 
 constexpr int kLanes = 8;
 constexpr int kMaxTokens = 4;
+constexpr int kBlocksAtOnce = 1;
 
 using Floats = __m256;
 using Ints = __m256i;

@@ -62,9 +62,15 @@ struct UnitSums {
     steps = _mm512_xor_si512(_mm512_broadcast_i32x4(table), _mm512_set1_epi8(char(0x80)));
   }
 
+  template <int kUnit, int T>
+  inline void operator()(const uint8_t* nibbles, const int8_t* x, const int32_t* code_sums, Ints (&sums)[T]) const {
+    of_blocks<kUnit>(nibbles, 0, x, code_sums, reinterpret_cast<Ints(&)[1][T]>(sums));
+  }
+
+  // The same of several blocks, `stride` bytes apart.
   template <int kUnit, int kBlocks, int T>
-  inline void operator()(const uint8_t* nibbles, int64_t stride, const int8_t* x, const int32_t* code_sums,
-                         Ints (&sums)[kBlocks][T]) const {
+  inline void of_blocks(const uint8_t* nibbles, int64_t stride, const int8_t* x, const int32_t* code_sums,
+                        Ints (&sums)[kBlocks][T]) const {
     for (int t = 0; t < T; ++t) {
       const Ints start = kKind == Q4Kind::minimums ? _mm512_setzero_si512()
                                                    : _mm512_set1_epi32(-offset * code_sums[t]);

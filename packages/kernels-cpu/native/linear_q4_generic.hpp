@@ -9,6 +9,7 @@ namespace {
 
 constexpr int kLanes = 8;
 constexpr int kMaxTokens = 4;
+constexpr int kBlocksAtOnce = 1;
 
 struct Floats {
   float lane[kLanes];

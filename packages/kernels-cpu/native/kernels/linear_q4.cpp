@@ -92,7 +92,11 @@ template <Q4Kind kKind, int kUnit, int kBlocks, int T>
     at += head_bytes;
     for (int64_t u = 0; u < units_per_group; ++u, at += kLanes * kUnit / 2, from.advance<kUnit>(tile)) {
       Ints products[kBlocks][T];
-      unit_sums.template operator()<kUnit>(at, stride, from.codes, from.code_sums, products);
+      if constexpr (kBlocks == 1) {
+        unit_sums.template operator()<kUnit, T>(at, from.codes, from.code_sums, products[0]);
+      } else {
+        unit_sums.template of_blocks<kUnit>(at, stride, from.codes, from.code_sums, products);
+      }
 #pragma GCC unroll 8
       for (int t = 0; t < T; ++t) {
 #pragma GCC unroll 2
