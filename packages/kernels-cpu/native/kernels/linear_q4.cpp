@@ -51,22 +51,26 @@ struct TileAt {
   }
 };
 
-// Adds to `total` what the high codes of a token make of a block. There are few, and as many in every block: a loop of
-// their own costs less than a look in each unit.
-template <Q4Kind kKind, int kUnit>
-inline Floats add_high(const UnitSums<kKind>& unit_sums, const Q4View& weight, const uint8_t* block, bool half,
-                       const QuantizedRows& x, int64_t token, Floats total) {
-  const HighQuad* quad = x.high + token * x.num_groups;
-  for (const HighQuad* end = quad + x.num_high[token]; quad < end; ++quad) {
-    const uint32_t unit = uint32_t(quad->unit), units = uint32_t(weight.units_per_group);
-    const uint32_t group = units == 1 ? unit : unit / units, in_group = units == 1 ? 0 : unit % units;
-    const uint8_t* head = block + group * weight.group_bytes();
-    const uint8_t* nibbles = head + weight.head_bytes() + in_group * (kLanes * kUnit / 2);
+// Adds to a token's totals what its high codes make of the blocks from `at` on. There are few, and as many in every block:
+// a loop of their own costs less than a look in each unit.
+template <Q4Kind kKind, int kUnit, int kBlocks, int T>
+inline void add_high(const UnitSums<kKind>& unit_sums, const Q4View& weight, const uint8_t* at, bool half,
+                     const QuantizedRows& x, int64_t token, int t, Floats (&total)[kBlocks][T]) {
+  const HighQuad* quad = x.high + (token + t) * x.num_groups;
+  const int64_t group_bytes = weight.group_bytes(), head_bytes = weight.head_bytes(), stride = weight.block_bytes();
+  const uint32_t units = uint32_t(weight.units_per_group);
+  for (const HighQuad* end = quad + x.num_high[token + t]; quad < end; ++quad) {
+    const uint32_t unit = uint32_t(quad->unit), group = units == 1 ? unit : unit / units;
+    const uint8_t* head = at + group * group_bytes;
+    const uint8_t* nibbles = head + head_bytes + (unit - group * units) * (kLanes * kUnit / 2);
     nibbles += quad->quad / 2 * (4 * kLanes);
-    const Floats factor = multiply(load_scales(head, half), broadcast(quad->scale));
-    total = fma(to_floats(unit_sums.quad_products(nibbles, quad->quad % 2, *quad)), factor, total);
+    const Floats scale = broadcast(quad->scale);
+#pragma GCC unroll 2
+    for (int b = 0; b < kBlocks; ++b) {
+      const Ints products = unit_sums.quad_products(nibbles + b * stride, quad->quad % 2, *quad);
+      total[b][t] = fma(to_floats(products), multiply(load_scales(head + b * stride, half), scale), total[b][t]);
+    }
   }
-  return total;
 }
 
 // Blocks that follow each other, with T tokens.
@@ -108,14 +112,14 @@ template <Q4Kind kKind, int kUnit, int kBlocks, int T>
       }
     }
   }
-#pragma GCC unroll 2
-  for (int b = 0; b < kBlocks; ++b) {
-    const int64_t row = (block + b) * kLanes;
 #pragma GCC unroll 8
-    for (int t = 0; t < T; ++t) {
-      const Floats sum = add_high<kKind, kUnit>(unit_sums, weight, begin + b * stride, half, x, token + t, total[b][t]);
-      put(out, token + t, row, weight.out_features - row,
-          kKind == Q4Kind::codebook ? multiply(sum, broadcast(weight.step)) : sum);
+  for (int t = 0; t < T; ++t) {
+    add_high<kKind, kUnit>(unit_sums, weight, begin, half, x, token, t, total);
+#pragma GCC unroll 2
+    for (int b = 0; b < kBlocks; ++b) {
+      const int64_t row = (block + b) * kLanes;
+      const Floats sum = kKind == Q4Kind::codebook ? multiply(total[b][t], broadcast(weight.step)) : total[b][t];
+      put(out, token + t, row, weight.out_features - row, sum);
     }
   }
 }
