@@ -260,8 +260,8 @@ class SectionBuilder {
     return sizes;
   }
 
-  const PackedWeight* packed(const nb::object& weight) {
-    const PackedWeight* found = nullptr;
+  PackedWeight* packed(const nb::object& weight) {
+    PackedWeight* found = nullptr;
     if (!nb::try_cast(weight, found) || found == nullptr) throw nb::type_error("There must be a packed weight");
     kept_.push_back(weight);
     return found;
@@ -271,7 +271,10 @@ class SectionBuilder {
     require(!parts.empty(), "A matrix has at least one part");
     Matrix made;
     for (const Part& part : parts) {
-      made.parts.push_back({packed(std::get<0>(part)), std::get<1>(part)});
+      PackedWeight* weight = packed(std::get<0>(part));
+      if (last_ != nullptr) last_->set_next(weight->stream());
+      last_ = weight;
+      made.parts.push_back({weight, std::get<1>(part)});
       made.out_features += made.parts.back().weight->out_features();
       require(made.parts.back().weight->in_features() == in_features(made), "Parts of a matrix must have equal inputs");
     }
@@ -302,6 +305,7 @@ class SectionBuilder {
 
   Section section_;
   std::vector<nb::object> kept_;
+  PackedWeight* last_ = nullptr;  // of the weights so far
   std::vector<Cache> caches_;
   size_t num_groups_ = 0;
   int64_t block_size_ = 0, num_logits_ = 0;

@@ -52,6 +52,13 @@ struct Q4Out {
   int64_t stride;
 };
 
+// Where memory goes on for the thread that reads a weight's blocks up to `end`: what is read soon is asked for now. Null
+// where nothing follows, or nothing is to be asked for.
+struct Q4Ahead {
+  const uint8_t* end = nullptr;
+  const uint8_t* next = nullptr;
+};
+
 struct LinearQ4Kernels {
   int64_t lanes;       // rows per block
   int64_t max_tokens;  // tokens that share one unpacked block: a good share of tokens is a multiple of it
@@ -61,7 +68,7 @@ struct LinearQ4Kernels {
   // instruction sets agree bit by bit. `begin` is a multiple of the activations' tile, which is at most `max_tokens` and at least what is left, or
   // `max_tokens`.
   void (*fast)(const Q4View& weight, const QuantizedRows& x, int64_t first, int64_t last, int64_t begin, int64_t end,
-               const Q4Out& out);
+               const Q4Out& out, const Q4Ahead& ahead);
 
   // The same from float32 activations [tokens, units * unit], padded with zeros, and dequantised weights.
   void (*exact)(const Q4View& weight, const float* x, int64_t first, int64_t last, int64_t begin, int64_t end,

@@ -33,6 +33,8 @@ class Q4Weight : public PackedWeight {
   int64_t out_features() const override { return view_.out_features; }
   int64_t in_features() const override { return view_.in_features; }
 
+  Stream stream() const override { return {view_.data, view_.blocks(), view_.block_bytes()}; }
+
   void multiply(const float* x, int64_t stride, int64_t tokens, float* out, int64_t out_stride, bool) const override {
     linear(x, Float::f32, stride, tokens, {out, Float::f32, out_stride}, pool());
   }
@@ -57,7 +59,8 @@ class Q4Weight : public PackedWeight {
  private:
   static constexpr int64_t kPieceBytes = 48 << 10;  // of weights: stays in the nearer caches while tokens pass
   static constexpr int64_t kPieceTokens = 64;
-  static constexpr int64_t kInlineNumbers = 16 << 10;  // so many activations are converted faster than a worker wakes
+  static constexpr int64_t kFewTokens = 32;
+  static constexpr int64_t kInlineNumbers = 4 << 10;  // so many activations are converted faster than a worker wakes
 
   int64_t blocks_per_piece() const { return std::max<int64_t>(1, kPieceBytes / view_.block_bytes()); }
 
@@ -72,8 +75,9 @@ class Q4Weight : public PackedWeight {
       quantize(x, type, stride, begin, end, size, quantized);
     });
     const auto kernel = linear_q4(isa_).fast;
+    if (num_tokens <= kFewTokens) return in_order(quantized, num_tokens, out, pool);
     in_pieces(num_tokens, pool, [&, kernel](int64_t first, int64_t last, int64_t begin, int64_t end) {
-      kernel(view_, quantized, first, last, begin, end, out);
+      kernel(view_, quantized, first, last, begin, end, out, {});
     });
   }
 
@@ -93,6 +97,19 @@ class Q4Weight : public PackedWeight {
   template <class Body>
   void over_tokens(int64_t num_tokens, Pool& pool, const Body& body) const {
     pool.run(num_tokens, std::max<int64_t>(1, kInlineNumbers / view_.in_features), body);
+  }
+
+  // With few tokens memory is the limit: each thread reads its share in order, and what it reads next meanwhile.
+  void in_order(const QuantizedRows& x, int64_t num_tokens, const Q4Out& out, Pool& pool) const {
+    const auto kernel = linear_q4(isa_).fast;
+    const Stream all = stream();
+    const int64_t grain = std::min(blocks_per_piece(), std::max<int64_t>(2, all.blocks / (8 * pool.num_threads())));
+    pool.run(all.blocks, grain, [&, kernel](int64_t first, int64_t last) {
+      int share = 0;
+      while (pool.share_begin(share + 1, all.blocks) <= first) ++share;
+      const uint8_t* next = next_.data == nullptr ? nullptr : next_.begin_of(share, pool);
+      kernel(view_, x, first, last, 0, num_tokens, out, {all.begin_of(share + 1, pool), next});
+    });
   }
 
   // Pieces are some blocks times some tokens, so that a small matrix with many tokens has enough of them too.

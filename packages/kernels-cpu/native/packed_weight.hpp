@@ -4,11 +4,28 @@
 
 #include <cstdint>
 
+#include "pool.hpp"
+
 namespace modulm {
+
+// Memory that a product with few tokens reads from one end to the other, each thread of the pool its share of the blocks.
+struct Stream {
+  const uint8_t* data = nullptr;
+  int64_t blocks = 0, block_bytes = 0;
+
+  const uint8_t* begin_of(int number, const Pool& pool) const {
+    return data + pool.share_begin(number, blocks) * block_bytes;
+  }
+};
 
 class PackedWeight {
  public:
   virtual ~PackedWeight() = default;
+
+  virtual Stream stream() const { return {}; }
+
+  // What is likely to be read after this weight. It is asked for ahead of time and need not be there any more.
+  void set_next(const Stream& next) { next_ = next; }
 
   virtual int64_t out_features() const = 0;
   virtual int64_t in_features() const = 0;
@@ -20,6 +37,9 @@ class PackedWeight {
 
   // out[i * out_stride + j] = W[index[i], j]; every index is below out_features().
   virtual void gather(const int64_t* index, int64_t count, float* out, int64_t out_stride) const = 0;
+
+ protected:
+  Stream next_;
 };
 
 }  // namespace modulm

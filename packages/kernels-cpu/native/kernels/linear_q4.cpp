@@ -73,10 +73,22 @@ inline void add_high(const UnitSums<kKind>& unit_sums, const Q4View& weight, con
   }
 }
 
-// Blocks that follow each other, with T tokens.
+constexpr int64_t kAhead = 16 << 10;  // bytes: what a thread reads while memory answers, and while small operations run
+
+// The address that is read kAhead bytes later than `at`, or null.
+inline const uint8_t* soon_after(const uint8_t* at, const Q4Ahead& ahead) {
+  if (ahead.end == nullptr || ahead.end - at > kAhead) return ahead.end == nullptr ? nullptr : at + kAhead;
+  return ahead.next == nullptr ? nullptr : ahead.next + (kAhead - (ahead.end - at));
+}
+
+inline void ask_for(const uint8_t* from, int64_t bytes) {
+  for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(from + i, 0, 2);
+}
+
+// Blocks that follow each other, with T tokens. What lies at `soon` is asked for meanwhile.
 template <Q4Kind kKind, int kUnit, int kBlocks, int T>
 [[gnu::noinline]] void fast_blocks(const Q4View& weight, const QuantizedRows& x, int64_t block, int64_t token,
-                                   const Q4Out& out) {
+                                   const Q4Out& out, const uint8_t* soon) {
   const UnitSums<kKind> unit_sums(weight);
   const bool half = weight.scale_type == Float::f16;
   const int64_t tile = x.tile, units_per_group = weight.units_per_group, groups = weight.groups;
@@ -88,6 +100,7 @@ template <Q4Kind kKind, int kUnit, int kBlocks, int T>
     for (int t = 0; t < T; ++t) total[b][t] = zero();
   }
   for (int64_t g = 0; g < groups; ++g) {
+    if (soon != nullptr) ask_for(soon + g * kBlocks * weight.group_bytes(), kBlocks * weight.group_bytes());
     Floats scale[kBlocks], minimum[kBlocks];
     for (int b = 0; b < kBlocks; ++b) {
       scale[b] = load_scales(at + b * stride, half);
@@ -172,31 +185,31 @@ void by_tokens(int64_t begin, int64_t end, const Step& step) {
 
 template <Q4Kind kKind, int kUnit>
 void fast_of(const Q4View& weight, const QuantizedRows& x, int64_t first, int64_t last, int64_t begin, int64_t end,
-             const Q4Out& out) {
-  int64_t block = first;
-  for (; block + kBlocksAtOnce <= last; block += kBlocksAtOnce) {
+             const Q4Out& out, const Q4Ahead& ahead) {
+  const auto multiply = [&]<int kBlocks>(int64_t block) {
+    const uint8_t* soon = soon_after(weight.data + block * weight.block_bytes(), ahead);
     by_tokens(begin, end, [&]<int T>(int64_t token) {
-      fast_blocks<kKind, kUnit, kBlocksAtOnce, T>(weight, x, block, token, out);
+      fast_blocks<kKind, kUnit, kBlocks, T>(weight, x, block, token, out, token == begin ? soon : nullptr);
     });
-  }
-  for (; block < last; ++block) {
-    by_tokens(begin, end, [&]<int T>(int64_t token) { fast_blocks<kKind, kUnit, 1, T>(weight, x, block, token, out); });
-  }
+  };
+  int64_t block = first;
+  for (; block + kBlocksAtOnce <= last; block += kBlocksAtOnce) multiply.template operator()<kBlocksAtOnce>(block);
+  for (; block < last; ++block) multiply.template operator()<1>(block);
 }
 
 template <Q4Kind kKind>
 void fast_kind(const Q4View& weight, const QuantizedRows& x, int64_t first, int64_t last, int64_t begin, int64_t end,
-               const Q4Out& out) {
-  if (weight.unit == 32) return fast_of<kKind, 32>(weight, x, first, last, begin, end, out);
-  fast_of<kKind, 16>(weight, x, first, last, begin, end, out);
+               const Q4Out& out, const Q4Ahead& ahead) {
+  if (weight.unit == 32) return fast_of<kKind, 32>(weight, x, first, last, begin, end, out, ahead);
+  fast_of<kKind, 16>(weight, x, first, last, begin, end, out, ahead);
 }
 
 void fast(const Q4View& weight, const QuantizedRows& x, int64_t first, int64_t last, int64_t begin, int64_t end,
-          const Q4Out& out) {
+          const Q4Out& out, const Q4Ahead& ahead) {
   switch (weight.kind) {
-    case Q4Kind::minimums: return fast_kind<Q4Kind::minimums>(weight, x, first, last, begin, end, out);
-    case Q4Kind::offset: return fast_kind<Q4Kind::offset>(weight, x, first, last, begin, end, out);
-    case Q4Kind::codebook: return fast_kind<Q4Kind::codebook>(weight, x, first, last, begin, end, out);
+    case Q4Kind::minimums: return fast_kind<Q4Kind::minimums>(weight, x, first, last, begin, end, out, ahead);
+    case Q4Kind::offset: return fast_kind<Q4Kind::offset>(weight, x, first, last, begin, end, out, ahead);
+    case Q4Kind::codebook: return fast_kind<Q4Kind::codebook>(weight, x, first, last, begin, end, out, ahead);
   }
 }
 
