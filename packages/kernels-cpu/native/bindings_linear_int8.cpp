@@ -50,6 +50,8 @@ class Int8Weight : public PackedWeight {
     product(from, from_type, stride, tokens, to, isa_named(isa_name), exact);
   }
 
+  Stream stream() const override { return {weight_.data, panels_of(weight_.rows), weight_.panel_bytes()}; }
+
   int64_t out_features() const override { return weight_.rows; }
   int64_t in_features() const override { return weight_.inputs; }
 

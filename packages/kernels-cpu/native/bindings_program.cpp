@@ -229,6 +229,11 @@ class SectionBuilder {
   // From now on nothing is added, as a program runs it.
   void close() { closed_ = true; }
 
+  // Weights of another section are used after those of this one.
+  void precede(const SectionBuilder& other) {
+    if (last_ != nullptr && other.first_ != nullptr) last_->set_next(other.first_->stream());
+  }
+
   bool is_closed() const { return closed_; }
   bool needs_step() const { return needs_step_; }
   Section& section() { return section_; }
@@ -273,6 +278,7 @@ class SectionBuilder {
     for (const Part& part : parts) {
       PackedWeight* weight = packed(std::get<0>(part));
       if (last_ != nullptr) last_->set_next(weight->stream());
+      if (first_ == nullptr) first_ = weight;
       last_ = weight;
       made.parts.push_back({weight, std::get<1>(part)});
       made.out_features += made.parts.back().weight->out_features();
@@ -305,7 +311,7 @@ class SectionBuilder {
 
   Section section_;
   std::vector<nb::object> kept_;
-  PackedWeight* last_ = nullptr;  // of the weights so far
+  PackedWeight *first_ = nullptr, *last_ = nullptr;  // of the weights, in the order of their use
   std::vector<Cache> caches_;
   size_t num_groups_ = 0;
   int64_t block_size_ = 0, num_logits_ = 0;
@@ -323,6 +329,7 @@ class Program {
     require(!logits.needs_step(), "The second section sees rows of the first one's results and nothing of the step");
     hidden_ = forward.place(hidden, size, "hidden");
     rows_ = logits.place(rows, size, "rows");
+    forward.precede(logits);
     forward.close();
     logits.close();
   }

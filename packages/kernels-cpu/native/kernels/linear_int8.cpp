@@ -7,6 +7,7 @@ namespace modulm::MODULM_ISA {
 namespace {
 
 constexpr int64_t kMostQuantized = 32 * kIntTile;
+constexpr int64_t kBlocksAhead = 16;  // how far ahead of their use codes are asked for: products hide the waiting
 
 inline Vec load_scales(const uint8_t* from, Float type, int lane) {
   if (type == Float::f16) return load(reinterpret_cast<const Half*>(from) + lane);
@@ -62,11 +63,22 @@ inline void add_unit(const Scales& scales, const uint8_t* block, int row, const 
   }
 }
 
-// Blocks [first, last) of a panel, whose codes begin at `codes`, times `tokens` tokens. Not inlined: compilers take
+// Asks for what lies kBlocksAhead after a block, and for its scales.
+template <Codes stored>
+inline void ask_ahead(const Scales& scales, const uint8_t* codes, int64_t block) {
+  constexpr int64_t bytes = block_bytes(stored);
+  for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(codes + kBlocksAhead * bytes + i, 0, 2);
+  const int64_t group = scales.group_of((block + kBlocksAhead) * kBlockInputs / scales.weight.unit);
+  const int64_t at = scales.weight.scale_at(scales.panel, group);
+  __builtin_prefetch(scales.weight.scales + at, 0, 2);
+  if (scales.weight.minimums != nullptr) __builtin_prefetch(scales.weight.minimums + at, 0, 2);
+}
+
+// Blocks [first, last) of a panel, whose codes begin at `codes`, times `tokens` tokens; `asks` for later ones. Not inlined: compilers take
 // minutes over one function that holds a dozen of these.
 template <Codes stored, Codes range, int unit, int tokens>
 [[gnu::noinline]] void tile_blocks(const Scales& scales, const uint8_t* codes, int64_t first, int64_t last,
-                                   const QuantizedRows& x, int64_t token, float* sums) {
+                                   const QuantizedRows& x, int64_t token, bool asks, float* sums) {
   constexpr int vectors = int_vectors_for(tokens);
   for (int row = 0; row < kPanel; row += vectors * kLanes) {
     Vec totals[tokens][vectors];
@@ -77,6 +89,7 @@ template <Codes stored, Codes range, int unit, int tokens>
     }
     for (int64_t block = first; block < last; ++block) {
       const uint8_t* from = codes + (block - first) * block_bytes(stored);
+      if (asks && row == 0) ask_ahead<stored>(scales, from, block);
       if constexpr (unit == 32) {
         add_unit<stored, range, 0, 8, tokens>(scales, from, row, x, token, block, totals);
       } else {
@@ -96,22 +109,25 @@ template <Codes stored, Codes range, int unit, int tokens>
 
 template <Codes stored, Codes range, int unit, int tokens = kIntTile>
 inline void tile_some(int count, const Scales& scales, const uint8_t* codes, int64_t first, int64_t last,
-                      const QuantizedRows& x, int64_t token, float* sums) {
+                      const QuantizedRows& x, int64_t token, bool asks, float* sums) {
   if constexpr (tokens > 0) {
     if (count != tokens) {
-      return tile_some<stored, range, unit, tokens - 1>(count, scales, codes, first, last, x, token, sums);
+      return tile_some<stored, range, unit, tokens - 1>(count, scales, codes, first, last, x, token, asks,
+                                                              sums);
     }
-    tile_blocks<stored, range, unit, tokens>(scales, codes, first, last, x, token, sums);
+    tile_blocks<stored, range, unit, tokens>(scales, codes, first, last, x, token, asks, sums);
   }
 }
 
-// One chunk of a panel for tokens [first, last).
+// One chunk of a panel for tokens [first, last). `stored` codes lie among the weights, and what follows is asked for,
+// unless the chunk was widened.
 template <Codes stored, Codes range, int unit>
 void multiply_chunk(const Scales& scales, const uint8_t* codes, int64_t block, int64_t stop, const QuantizedRows& x,
-                    int64_t first, int64_t last, float* sums) {
+                    int64_t first, int64_t last, bool is_widened, float* sums) {
   for (int64_t token = first; token < last; token += kIntTile) {
     const int count = last - token < kIntTile ? int(last - token) : kIntTile;
-    tile_some<stored, range, unit>(count, scales, codes, block, stop, x, token, sums + (token - first) * kPanel);
+    const bool asks = token == first && !is_widened;
+    tile_some<stored, range, unit>(count, scales, codes, block, stop, x, token, asks, sums + (token - first) * kPanel);
   }
 }
 
@@ -147,9 +163,9 @@ void multiply_codes(const Int8Panels& weight, const QuantizedRows& x, const Outp
       const uint8_t* codes = weight.data + panel * weight.panel_bytes() + block * block_bytes(width);
       if (widen) {
         widen_blocks<width>(codes, stop - block, wide);
-        multiply_chunk<Codes::bits8, range, unit>(scales, wide, block, stop, x, first, last, sums);
+        multiply_chunk<Codes::bits8, range, unit>(scales, wide, block, stop, x, first, last, true, sums);
       } else {
-        multiply_chunk<width, range, unit>(scales, codes, block, stop, x, first, last, sums);
+        multiply_chunk<width, range, unit>(scales, codes, block, stop, x, first, last, false, sums);
       }
     }
     for (int64_t token = first; token < last; ++token) {
