@@ -25,7 +25,8 @@ class EngineConfig:
         tokenizer: Where to take tokenizer and chat template from, named as a model is; None takes the model's.
         max_model_len: Longest sequence, prompt and output together; None takes the model's own.
         max_num_seqs: Sequences that may run at once.
-        max_num_batched_tokens: Tokens computed in one step; longer prompts are split (chunked prefill).
+        max_num_batched_tokens: Tokens computed in one step; longer prompts are split (chunked prefill). None leaves it
+            to the platform.
         kv_cache_memory_bytes: Size of the KV cache; None derives it from `gpu_memory_utilization` of what is free.
         gpu_memory_utilization: Share of the device's memory the engine may take, on whatever device.
         block_size: Tokens per KV block.
@@ -45,7 +46,7 @@ class EngineConfig:
     dtype: str = "auto"
     max_model_len: int | None = None
     max_num_seqs: int = 64
-    max_num_batched_tokens: int = 2048
+    max_num_batched_tokens: int | None = None
     gpu_memory_utilization: float = 0.5
     kv_cache_memory_bytes: int | None = None
     kv_cache_dtype: str = "auto"
@@ -80,6 +81,11 @@ class EngineConfig:
                 hint = did_you_mean(name, known)
                 raise ConfigError(f"Option {name!r} is unknown.{hint} Known: {', '.join(sorted(known))}.")
         return cls(**options)
+
+    @property
+    def tokens_per_step(self) -> int:
+        """`max_num_batched_tokens`, or 2048 where neither user nor platform has said."""
+        return self.max_num_batched_tokens or 2048
 
     def __post_init__(self) -> None:
         self._check_texts()
@@ -116,9 +122,9 @@ class EngineConfig:
             setattr(self, name, value)
 
     def _check_numbers(self) -> None:
-        for name in ("max_num_seqs", "max_num_batched_tokens", "block_size"):
+        for name in ("max_num_seqs", "block_size"):
             _whole(name, getattr(self, name), 1)
-        for name in ("max_model_len", "kv_cache_memory_bytes", "num_kv_blocks"):
+        for name in ("max_num_batched_tokens", "max_model_len", "kv_cache_memory_bytes", "num_kv_blocks"):
             if getattr(self, name) is not None:
                 _whole(name, getattr(self, name), 1)
         threads = self.cpu_threads

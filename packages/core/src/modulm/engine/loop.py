@@ -33,7 +33,7 @@ class Engine:
         self._scheduler = Scheduler(config, executor.kv_layout())
         self._limits = Limits(
             max_model_len=max_model_len or config.max_model_len,
-            max_num_batched_tokens=config.max_num_batched_tokens,
+            max_num_batched_tokens=config.tokens_per_step,
             chunked_prefill=config.enable_chunked_prefill,
         )
         self._inbox: deque[Request | list[str]] = deque()

@@ -96,7 +96,7 @@ class Scheduler:
     def schedule(self) -> Plan:
         """Plan one step. Blocks are held and named from here on; `apply` or `fail` must follow."""
         assert self._step is None, "the last plan was neither applied nor failed"
-        step = _Step(self._forget, self._config.max_num_batched_tokens)
+        step = _Step(self._forget, self._config.tokens_per_step)
         self._forget = []
         self.kv.start_step()
         self._continue_running(step)
@@ -174,7 +174,7 @@ class Scheduler:
 
     def _may_split(self, total: int) -> bool:
         """Without chunked prefill only a resumed sequence that has outgrown the budget is computed in parts."""
-        return self._config.enable_chunked_prefill or total > self._config.max_num_batched_tokens
+        return self._config.enable_chunked_prefill or total > self._config.tokens_per_step
 
     def _look_up(self, sequence: Sequence) -> BlockTables:
         if sequence.chain is None or not sequence.may_read_cache:

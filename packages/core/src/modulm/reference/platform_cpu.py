@@ -12,6 +12,10 @@ from modulm.reference.host_memory import available_bytes, total_bytes
 if TYPE_CHECKING:
     import torch
 
+    from modulm.config import EngineConfig
+
+_TOKENS_PER_STEP = 512
+
 # What makes torch's matrix product in 16 bits at least as fast as in 32. AVX512-BF16 alone does not: one row times
 # 2048 x 2048 took 6.8 ms in bfloat16 and 0.4 ms in float32 (AMD EPYC, torch 2.13); without it, 1-2 GFLOP/s at any size.
 _X86 = {"bfloat16": {"amx_bf16"}, "float16": {"amx_fp16"}}
@@ -60,6 +64,11 @@ class CPUPlatform(Platform):
         """Return the checkpoint's dtype, or float32 where the processor is slow in 16 bits."""
         wanted = super().default_dtype(checkpoint_dtype)
         return wanted if wanted == "float32" or is_fast_in(wanted, platform.machine(), set(cpu_flags())) else "float32"
+
+    def check_and_update_config(self, config: "EngineConfig") -> None:
+        """Leave a step few tokens: more make it no faster here, while buffers grow and other sequences wait."""
+        if config.max_num_batched_tokens is None and config.enable_chunked_prefill:
+            config.max_num_batched_tokens = _TOKENS_PER_STEP
 
     def manual_seed(self, seed: int) -> None:
         """See base class."""

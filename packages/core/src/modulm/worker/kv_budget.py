@@ -73,7 +73,7 @@ def _peak(config: EngineConfig, grouping: Grouping, num_tokens: int) -> int:
         held = -(-num_tokens // size)
         if group.sliding_window is not None:
             # The window and one step's tokens, starting anywhere in a block.
-            visible = group.sliding_window - 1 + min(num_tokens, config.max_num_batched_tokens)
+            visible = group.sliding_window - 1 + min(num_tokens, config.tokens_per_step)
             held = min(held, (visible + size - 2) // size + 1)
         total += held
     return total
