@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+from modulm.config import EngineConfig
 from modulm.reference import platform_cuda
 from modulm.reference.host_memory import available_bytes, total_bytes
 from modulm.reference.platform_cpu import CPUPlatform, cpu_flags, cpuinfo, is_fast_in, probe
@@ -71,6 +72,22 @@ def test_memory_without_proc_is_the_machines(tmp_path):
 def test_this_machine_has_memory():
     platform = CPUPlatform()
     assert 0 < platform.available_memory_bytes() <= platform.total_memory_bytes()
+
+
+@pytest.mark.parametrize(
+    ("options", "tokens"),
+    [
+        ({}, 512),
+        ({"max_num_batched_tokens": 4096}, 4096),
+        ({"max_num_batched_tokens": 16}, 16),
+        ({"enable_chunked_prefill": False}, 2048),  # a step must hold a whole prompt
+    ],
+    ids=str,
+)
+def test_a_step_is_small_unless_the_user_says_otherwise(options, tokens):
+    config = EngineConfig.make(model="m", **options)
+    CPUPlatform().check_and_update_config(config)
+    assert config.tokens_per_step == tokens
 
 
 @pytest.mark.parametrize(
