@@ -9,7 +9,7 @@ namespace modulm {
 namespace {
 
 constexpr int64_t kNumbersAtOnce = 8 << 10;  // so much work of an element each is less than waking a thread
-constexpr int64_t kTileRows = 256;
+constexpr int64_t kTileRows = 128;
 
 // body(begin, end) for rows of `size` numbers, on the pool where there are enough.
 template <class Body>
