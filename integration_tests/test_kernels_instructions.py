@@ -34,7 +34,7 @@ SSE3_AND_POPCNT = re.compile(r"movddup|movs[hl]dup|h(add|sub)p[sd]|addsubp[sd]|l
 ESCAPED = re.compile(r"(4\w )?0f 3[8a] ")
 """SSSE3 to SSE4.2, after an optional REX."""
 PREFIXES = re.compile(r"((26|2e|36|3e|64|65|66|67|f0|f2|f3) )*")
-OWNER = re.compile(r"_ZZ?NK?6modulm(?:7generic|4avx2|7avxvnni|6avx512)")
+OWNER = re.compile(r"_Z+NK?6modulm(?:7generic|4avx2|7avxvnni|6avx512)")
 
 
 def instructions(library):
