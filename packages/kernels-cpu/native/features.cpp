@@ -3,11 +3,58 @@
 #include <cstdlib>
 #include <stdexcept>
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#elif defined(__aarch64__) && defined(__linux__)
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
+#endif
+
 namespace modulm {
+namespace {
+
+#if defined(__x86_64__)
+// Not among the names that every compiler's `__builtin_cpu_supports` knows.
+bool has_avx_vnni() {
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  return __get_cpuid_count(7, 1, &a, &b, &c, &d) != 0 && (a >> 4 & 1u) != 0;
+}
+#elif defined(__aarch64__)
+bool has_dot_product() {
+#if defined(__linux__)
+  return (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0;
+#else
+  return true;  // every 64-bit Mac with a processor of its own has it
+#endif
+}
+#endif
+
+Isa best() {
+  for (Isa one : kIsas) {
+    if (can_run(one)) return one;
+  }
+  throw std::runtime_error(
+      "The kernels of modulm-kernels-cpu cannot run here: they need an x86-64 processor with SSE4.2 and POPCNT "
+      "(x86-64-v2, made since 2009). Do without them: --kernels torch.");
+}
+
+Isa asked_for(const std::string& name) {
+  std::string there;
+  for (Isa one : kIsas) {
+    if (!can_run(one)) continue;
+    if (name == name_of(one)) return one;
+    there += there.empty() ? name_of(one) : std::string(", ") + name_of(one);
+  }
+  throw std::runtime_error("MODULM_CPU_ISA='" + name + "' cannot run here. There are: " + there +
+                           ". Unset it to choose automatically.");
+}
+
+}  // namespace
 
 const char* name_of(Isa isa) {
   switch (isa) {
     case Isa::avx2: return "avx2";
+    case Isa::avxvnni: return "avxvnni";
     case Isa::avx512: return "avx512";
     case Isa::neon: return "neon";
     default: return "generic";
@@ -19,14 +66,15 @@ bool can_run(Isa isa) {
   __builtin_cpu_init();  // also asks the system whether it keeps the wide registers
   const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
   switch (isa) {
-    case Isa::generic: return true;
+    case Isa::generic: return __builtin_cpu_supports("x86-64-v2");
     case Isa::avx2: return avx2;
+    case Isa::avxvnni: return avx2 && has_avx_vnni();
     case Isa::avx512:
       return avx2 && __builtin_cpu_supports("x86-64-v4") && __builtin_cpu_supports("avx512vnni");
     default: return false;
   }
 #elif defined(__aarch64__)
-  return isa == Isa::generic || isa == Isa::neon;
+  return isa == Isa::generic || (isa == Isa::neon && has_dot_product());
 #else
   return isa == Isa::generic;
 #endif
@@ -34,7 +82,7 @@ bool can_run(Isa isa) {
 
 Isa isa_named(const std::string& name) {
   if (name.empty()) return isa();
-  for (Isa one : {Isa::generic, Isa::avx2, Isa::avx512, Isa::neon}) {
+  for (Isa one : kIsas) {
     if (name == name_of(one) && can_run(one)) return one;
   }
   throw std::invalid_argument("Instruction set '" + name + "' cannot run here.");
@@ -42,21 +90,9 @@ Isa isa_named(const std::string& name) {
 
 Isa isa() {
   static const Isa chosen = [] {
-    const Isa all[] = {Isa::avx512, Isa::avx2, Isa::neon, Isa::generic};
-    if (const char* asked = std::getenv("MODULM_CPU_ISA"); asked != nullptr && *asked != '\0') {
-      std::string there;
-      for (Isa one : all) {
-        if (!can_run(one)) continue;
-        if (asked == std::string(name_of(one))) return one;
-        there += there.empty() ? name_of(one) : std::string(", ") + name_of(one);
-      }
-      throw std::runtime_error("MODULM_CPU_ISA='" + std::string(asked) + "' cannot run here. There are: " + there +
-                               ". Unset it to choose automatically.");
-    }
-    for (Isa one : all) {
-      if (can_run(one)) return one;
-    }
-    return Isa::generic;
+    const Isa here = best();
+    const char* asked = std::getenv("MODULM_CPU_ISA");
+    return asked == nullptr || *asked == '\0' ? here : asked_for(asked);
   }();
   return chosen;
 }

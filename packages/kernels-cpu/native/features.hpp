@@ -5,10 +5,14 @@
 
 namespace modulm {
 
-enum class Isa { generic, avx2, avx512, neon };
+enum class Isa { generic, avx2, avxvnni, avx512, neon };
+
+// All of them, the best first: on any processor only some can run.
+inline constexpr Isa kIsas[] = {Isa::avx512, Isa::avxvnni, Isa::avx2, Isa::neon, Isa::generic};
 
 // The best instruction set this processor and this build have, or the one named in MODULM_CPU_ISA when it can run here.
-// Throws std::runtime_error when that name is unknown or cannot run. Decided once per process.
+// Throws std::runtime_error when that name is unknown or cannot run, or when not even `generic` can. Decided once per
+// process.
 Isa isa();
 
 const char* name_of(Isa isa);
@@ -17,7 +21,8 @@ const char* name_of(Isa isa);
 // empty name means `isa()`.
 Isa isa_named(const std::string& name);
 
-// Whether this build has kernels for `isa` and this processor runs them.
+// Whether this build has kernels for `isa` and this processor runs them. `generic` needs x86-64-v2 on x86, and nothing
+// beyond the architecture elsewhere.
 bool can_run(Isa isa);
 
 }  // namespace modulm

@@ -93,13 +93,19 @@ inline Vec load(const float* p) {
   __builtin_memcpy(&x, p, sizeof(x));
   return x;
 }
-inline Vec load(const Half* p) { return Vec{widen(p[0]), widen(p[1]), widen(p[2]), widen(p[3])}; }
-inline Vec load(const Brain* p) { return Vec{widen(p[0]), widen(p[1]), widen(p[2]), widen(p[3])}; }
 inline void store(float* p, Vec x) { __builtin_memcpy(p, &x, sizeof(x)); }
 inline Vec all(float x) { return Vec{x, x, x, x}; }
 #if defined(__aarch64__)
+inline Vec load(const Half* p) {
+  return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(reinterpret_cast<const uint16_t*>(p))));
+}
+inline Vec load(const Brain* p) {
+  return vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(reinterpret_cast<const uint16_t*>(p)), 16));
+}
 inline Vec fma(Vec a, Vec b, Vec c) { return vfmaq_f32(c, a, b); }
 #else
+inline Vec load(const Half* p) { return Vec{widen(p[0]), widen(p[1]), widen(p[2]), widen(p[3])}; }
+inline Vec load(const Brain* p) { return Vec{widen(p[0]), widen(p[1]), widen(p[2]), widen(p[3])}; }
 inline Vec fma(Vec a, Vec b, Vec c) { return a * b + c; }
 #endif
 inline Vec larger(Vec a, Vec b) { return a > b ? a : b; }

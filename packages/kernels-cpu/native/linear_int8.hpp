@@ -68,6 +68,6 @@ struct Int8Kernels {
                 int64_t first, int64_t last);
 };
 
-MODULM_FAMILY(Int8Kernels, int8)
+MODULM_BYTE_FAMILY(Int8Kernels, int8)
 
 }  // namespace modulm

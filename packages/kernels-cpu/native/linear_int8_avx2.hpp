@@ -3,38 +3,15 @@
 // magnitude, at most 128, times the activation with their sign stays within 2 * 128 * 127 = 32,512.
 #pragma once
 
-#include "lanes.hpp"
-#include "linear_int8.hpp"
+#include "linear_int8_ymm.hpp"
 
 namespace modulm::MODULM_ISA {
 namespace {
 
-using Ints = __m256i;
 constexpr bool kSignedBytes = true;  // whether codes of 8 bits are taken as signed, 128 less than they are
 constexpr int kIntTile = 4;
 // Vectors of rows for so many tokens. One token reads whole cache lines in order: memory is what it waits for.
 constexpr int int_vectors_for(int tokens) { return tokens == 1 ? 4 : tokens == 2 ? 2 : 1; }
-
-inline Ints load_bytes(const uint8_t* from) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)); }
-inline void store_bytes(uint8_t* to, Ints value) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), value); }
-inline Ints all_bytes(int value) { return _mm256_set1_epi8(char(value)); }
-inline Ints both(Ints a, Ints b) { return _mm256_and_si256(a, b); }
-inline Ints either(Ints a, Ints b) { return _mm256_or_si256(a, b); }
-template <int bits>  // to the left where negative
-inline Ints shifted_right(Ints a) {
-  if constexpr (bits > 0) return _mm256_srli_epi32(a, bits);
-  if constexpr (bits < 0) return _mm256_slli_epi32(a, -bits);
-  return a;
-}
-inline Ints all_ints(int32_t value) { return _mm256_set1_epi32(value); }
-inline Ints minus(Ints a, Ints b) { return _mm256_sub_epi32(a, b); }
-inline Vec to_floats(Ints a) { return _mm256_cvtepi32_ps(a); }
-
-inline Ints four_inputs(const int8_t* x) {
-  int32_t four;
-  __builtin_memcpy(&four, x, 4);
-  return _mm256_set1_epi32(four);
-}
 
 inline Ints widened_pairs(Ints shorts) { return _mm256_madd_epi16(shorts, _mm256_set1_epi16(1)); }
 

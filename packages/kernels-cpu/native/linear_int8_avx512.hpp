@@ -33,27 +33,13 @@ inline Ints four_inputs(const int8_t* x) {
   return _mm512_set1_epi32(four);
 }
 
-// sum + products of each lane's 4 unsigned codes with 4 inputs.
 template <Codes>
-inline Ints add_products(Ints sum, Ints code, Ints four) { return _mm512_dpbusd_epi32(sum, code, four); }
-
-// sums[t][v] = starts[t] + the products of `quads` quads of codes and x. `codes(quad, v)` returns unsigned bytes.
-template <Codes, int quads, int tokens, int vectors, class Source>
-inline void unit_sums(const Source& codes, const int8_t* x, int64_t stride, const int32_t* starts,
-                      Ints (&sums)[tokens][vectors]) {
-  static_assert(vectors == 2);
-#pragma GCC unroll 8
-  for (int t = 0; t < tokens; ++t) sums[t][0] = sums[t][1] = _mm512_set1_epi32(starts[t]);
-  quads_in_turn<quads>([&](auto quad) {
-    const Ints first = codes(quad, 0), second = codes(quad, 1);
-#pragma GCC unroll 8
-    for (int t = 0; t < tokens; ++t) {
-      const Ints four = four_inputs(x + t * stride + 4 * quad);
-      sums[t][0] = _mm512_dpbusd_epi32(sums[t][0], first, four);
-      sums[t][1] = _mm512_dpbusd_epi32(sums[t][1], second, four);
-    }
-  });
-}
+inline Ints taken(Ints code) { return code; }
+inline Ints dot(Ints sum, Ints code, Ints four) { return _mm512_dpbusd_epi32(sum, code, four); }
+template <int quad>
+inline Ints dot_quad(Ints sum, Ints code, const int8_t* x) { return dot(sum, code, four_inputs(x + 4 * quad)); }
 
 }  // namespace
 }  // namespace modulm::MODULM_ISA
+
+#include "linear_int8_dot.hpp"

@@ -1,33 +1,17 @@
 // Unpacks quads of codes to unsigned bytes; see linear_int8.hpp for how they lie. Included by kernels only.
 #pragma once
 
+#include "in_turn.hpp"
 #include "linear_int8.hpp"
-
-namespace modulm::MODULM_ISA {
-namespace {
-
-// A number known to the compiler that can be handed to a function.
-template <int number>
-struct Number {
-  constexpr operator int() const { return number; }
-};
-
-// Calls body(Number<0>()) to body(Number<count - 1>()).
-template <int count, class Body>
-inline void quads_in_turn(const Body& body) {
-  if constexpr (count > 0) {
-    quads_in_turn<count - 1>(body);
-    body(Number<count - 1>());
-  }
-}
-
-}  // namespace
-}  // namespace modulm::MODULM_ISA
 
 #if defined(__AVX512F__)
 #include "linear_int8_avx512.hpp"
+#elif defined(__AVXVNNI__)
+#include "linear_int8_avxvnni.hpp"
 #elif defined(__AVX2__)
 #include "linear_int8_avx2.hpp"
+#elif defined(__ARM_FEATURE_DOTPROD)
+#include "linear_int8_neon.hpp"
 #else
 #include "linear_int8_generic.hpp"
 #endif

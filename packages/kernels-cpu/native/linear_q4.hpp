@@ -75,7 +75,7 @@ struct LinearQ4Kernels {
                 const Q4Out& out);
 };
 
-MODULM_FAMILY(LinearQ4Kernels, linear_q4)
+MODULM_BYTE_FAMILY(LinearQ4Kernels, linear_q4)
 
 // The weight as `GroupedInt` and `Codebook4` have it: codes [out_features, in_features / 2], low nibble first.
 struct Q4Source {

@@ -11,6 +11,7 @@ namespace {
 constexpr int kLanes = 16;
 constexpr int kMaxTokens = 4;
 constexpr int kBlocksAtOnce = 2;  // an input is broadcast once for both
+constexpr bool kSignedCodes = false;
 
 using Floats = __m512;
 using Ints = __m512i;
@@ -50,67 +51,27 @@ inline Ints activation(const int8_t* x) {
   return _mm512_set1_epi32(four);
 }
 
-// For each of T tokens, the sum of a unit's products in every row. Codebooks hold signed steps, and `vpdpbusd` wants
-// unsigned bytes: 128 is added to them and 128 times the sum of the activations' codes taken away before.
-template <Q4Kind kKind>
-struct UnitSums {
-  __m512i steps;
-  int32_t offset;
+inline Ints low_codes(Ints raw) { return _mm512_and_si512(raw, _mm512_set1_epi8(15)); }
+inline Ints high_codes(Ints raw) { return low_codes(_mm512_srli_epi16(raw, 4)); }
+inline Ints quad_codes(const uint8_t* nibbles, int high) {
+  return low_codes(_mm512_srl_epi16(load_nibbles(nibbles), _mm_cvtsi32_si128(4 * high)));
+}
+inline Ints all_ints(int32_t value) { return _mm512_set1_epi32(value); }
 
-  explicit UnitSums(const Q4View& weight) : offset(kKind == Q4Kind::codebook ? 128 : weight.offset) {
-    const __m128i table = _mm_loadu_si128(reinterpret_cast<const __m128i*>(weight.steps));
+inline Ints dot(Ints sum, Ints codes, Ints four) { return _mm512_dpbusd_epi32(sum, codes, four); }
+template <int quad>
+inline Ints dot_quad(Ints sum, Ints codes, const int8_t* x) { return dot(sum, codes, activation(x + 4 * quad)); }
+
+struct StepTable {
+  __m512i steps;
+  explicit StepTable(const int8_t* from) {
+    const __m128i table = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
     steps = _mm512_xor_si512(_mm512_broadcast_i32x4(table), _mm512_set1_epi8(char(0x80)));
   }
-
-  template <int kUnit, int T>
-  inline void operator()(const uint8_t* nibbles, const int8_t* x, const int32_t* code_sums, Ints (&sums)[T]) const {
-    of_blocks<kUnit>(nibbles, 0, x, code_sums, reinterpret_cast<Ints(&)[1][T]>(sums));
-  }
-
-  // The same of several blocks, `stride` bytes apart.
-  template <int kUnit, int kBlocks, int T>
-  inline void of_blocks(const uint8_t* nibbles, int64_t stride, const int8_t* x, const int32_t* code_sums,
-                        Ints (&sums)[kBlocks][T]) const {
-    for (int t = 0; t < T; ++t) {
-      const Ints start = kKind == Q4Kind::minimums ? _mm512_setzero_si512()
-                                                   : _mm512_set1_epi32(-offset * code_sums[t]);
-      for (int b = 0; b < kBlocks; ++b) sums[b][t] = start;
-    }
-    const __m512i mask = _mm512_set1_epi8(15);
-#pragma GCC unroll 4
-    for (int j = 0; j < kUnit / 8; ++j) {
-      Ints codes[2][kBlocks];
-#pragma GCC unroll 2
-      for (int b = 0; b < kBlocks; ++b) {
-        const __m512i raw = load_nibbles(nibbles + b * stride + 64 * j);
-        codes[0][b] = _mm512_and_si512(raw, mask);
-        codes[1][b] = _mm512_and_si512(_mm512_srli_epi16(raw, 4), mask);
-        if constexpr (kKind == Q4Kind::codebook) {
-          codes[0][b] = _mm512_shuffle_epi8(steps, codes[0][b]);
-          codes[1][b] = _mm512_shuffle_epi8(steps, codes[1][b]);
-        }
-      }
-#pragma GCC unroll 2
-      for (int high = 0; high < 2; ++high) {
-#pragma GCC unroll 8
-        for (int t = 0; t < T; ++t) {
-          const Ints four = activation(x + t * kUnit + 8 * j + 4 * high);
-#pragma GCC unroll 2
-          for (int b = 0; b < kBlocks; ++b) sums[b][t] = _mm512_dpbusd_epi32(sums[b][t], codes[high][b], four);
-        }
-      }
-    }
-  }
-
-  // The same of one quad set apart, which lies in the low (`high` 0) or high nibbles.
-  inline Ints quad_products(const uint8_t* nibbles, int high, const HighQuad& x) const {
-    __m512i code = _mm512_srl_epi16(load_nibbles(nibbles), _mm_cvtsi32_si128(4 * high));
-    code = _mm512_and_si512(code, _mm512_set1_epi8(15));
-    if constexpr (kKind == Q4Kind::codebook) code = _mm512_shuffle_epi8(steps, code);
-    const __m512i start = kKind == Q4Kind::minimums ? _mm512_setzero_si512() : _mm512_set1_epi32(-offset * x.sum);
-    return _mm512_dpbusd_epi32(start, code, activation(x.codes));
-  }
+  Ints operator()(Ints codes) const { return _mm512_shuffle_epi8(steps, codes); }
 };
 
 }  // namespace
 }  // namespace modulm::MODULM_ISA
+
+#include "linear_q4_dot.hpp"

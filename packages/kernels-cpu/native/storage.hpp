@@ -26,6 +26,8 @@ inline float widen(Brain x) { return from_bf16(x.bits); }
 inline float widen(Half x) {
 #if defined(__F16C__)
   return _cvtsh_ss(x.bits);
+#elif defined(__aarch64__)
+  return float(__builtin_bit_cast(__fp16, x.bits));
 #else
   return from_f16(x.bits);
 #endif
@@ -37,6 +39,8 @@ inline void narrow(float x, Brain* to) { to->bits = to_bf16(x); }
 inline void narrow(float x, Half* to) {
 #if defined(__F16C__)
   to->bits = uint16_t(_cvtss_sh(x, 0));
+#elif defined(__aarch64__)
+  to->bits = __builtin_bit_cast(uint16_t, __fp16(x));
 #else
   to->bits = to_f16(x);
 #endif

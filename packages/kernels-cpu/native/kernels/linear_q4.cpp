@@ -4,8 +4,12 @@
 // split, so a token's result does not depend on what else is in the batch.
 #if defined(__AVX512VNNI__)
 #include "linear_q4_avx512.hpp"
+#elif defined(__AVXVNNI__)
+#include "linear_q4_avxvnni.hpp"
 #elif defined(__AVX2__)
 #include "linear_q4_avx2.hpp"
+#elif defined(__ARM_FEATURE_DOTPROD)
+#include "linear_q4_neon.hpp"
 #else
 #include "linear_q4_generic.hpp"
 #endif

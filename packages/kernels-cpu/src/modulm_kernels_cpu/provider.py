@@ -63,7 +63,7 @@ class CPUKernels(KernelProvider):
         if op not in _OPS:
             return Rejected(f"op {op!r} is unknown; it has {' and '.join(_OPS)}")
         if self._isa == "generic" and not os.environ.get("MODULM_CPU_ISA"):
-            return Rejected("this processor has neither AVX2 nor NEON, and torch is faster then")
+            return Rejected("this processor has neither AVX2 nor Arm's dot products, and torch is faster then")
         name = _module_name(weight)
         if name is None:
             return Rejected(f"{type(weight).__name__} has no kernel here")

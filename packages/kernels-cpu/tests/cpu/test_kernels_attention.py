@@ -13,7 +13,7 @@ from modulm.interfaces.attention import AttentionSpec, BatchLayout
 from modulm_kernels_cpu import _native
 from modulm_kernels_cpu.attention import CPUAttention
 
-ISAS = [name for name in ("generic", "avx2", "avx512", "neon") if _native.can_run(name)]
+ISAS = [name for name in ("generic", "avx2", "avxvnni", "avx512", "neon") if _native.can_run(name)]
 OPTIONS = {
     "plain": {},
     "window of one": {"window": 1},

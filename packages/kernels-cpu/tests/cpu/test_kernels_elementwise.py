@@ -7,7 +7,7 @@ import torch.nn.functional as F
 
 from modulm_kernels_cpu import _native
 
-ISAS = [name for name in ("generic", "avx2", "avx512", "neon") if _native.can_run(name)]
+ISAS = [name for name in ("generic", "avx2", "avxvnni", "avx512", "neon") if _native.can_run(name)]
 SIZES = [1, 3, 4, 7, 8, 15, 16, 17, 31, 64, 67, 576, 1536]
 ROWS = [1, 2, 5, 67]
 

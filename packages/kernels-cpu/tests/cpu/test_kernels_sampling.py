@@ -19,7 +19,7 @@ from modulm.reference.sampling_torch import TorchSampling
 from modulm_kernels_cpu import _native
 from modulm_kernels_cpu.sampling import NativeSampling
 
-ISAS = [name for name in ("generic", "avx2", "avx512", "neon") if _native.can_run(name)]
+ISAS = [name for name in ("generic", "avx2", "avxvnni", "avx512", "neon") if _native.can_run(name)]
 SIZES = [1, 2, 5, 16, 31, 32, 33, 511, 513, 1024, 1500, 4099]
 
 
