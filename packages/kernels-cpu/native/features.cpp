@@ -9,6 +9,7 @@ const char* name_of(Isa isa) {
   switch (isa) {
     case Isa::avx2: return "avx2";
     case Isa::avx512: return "avx512";
+    case Isa::avx512_bf16: return "avx512_bf16";
     case Isa::neon: return "neon";
     default: return "generic";
   }
@@ -18,11 +19,12 @@ bool can_run(Isa isa) {
 #if defined(__x86_64__)
   __builtin_cpu_init();  // also asks the system whether it keeps the wide registers
   const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+  const bool avx512 = avx2 && __builtin_cpu_supports("x86-64-v4") && __builtin_cpu_supports("avx512vnni");
   switch (isa) {
     case Isa::generic: return true;
     case Isa::avx2: return avx2;
-    case Isa::avx512:
-      return avx2 && __builtin_cpu_supports("x86-64-v4") && __builtin_cpu_supports("avx512vnni");
+    case Isa::avx512: return avx512;
+    case Isa::avx512_bf16: return avx512 && __builtin_cpu_supports("avx512bf16");
     default: return false;
   }
 #elif defined(__aarch64__)
@@ -34,7 +36,7 @@ bool can_run(Isa isa) {
 
 Isa isa_named(const std::string& name) {
   if (name.empty()) return isa();
-  for (Isa one : {Isa::generic, Isa::avx2, Isa::avx512, Isa::neon}) {
+  for (Isa one : kBestFirst) {
     if (name == name_of(one) && can_run(one)) return one;
   }
   throw std::invalid_argument("Instruction set '" + name + "' cannot run here.");
@@ -42,10 +44,9 @@ Isa isa_named(const std::string& name) {
 
 Isa isa() {
   static const Isa chosen = [] {
-    const Isa all[] = {Isa::avx512, Isa::avx2, Isa::neon, Isa::generic};
     if (const char* asked = std::getenv("MODULM_CPU_ISA"); asked != nullptr && *asked != '\0') {
       std::string there;
-      for (Isa one : all) {
+      for (Isa one : kBestFirst) {
         if (!can_run(one)) continue;
         if (asked == std::string(name_of(one))) return one;
         there += there.empty() ? name_of(one) : std::string(", ") + name_of(one);
@@ -53,7 +54,7 @@ Isa isa() {
       throw std::runtime_error("MODULM_CPU_ISA='" + std::string(asked) + "' cannot run here. There are: " + there +
                                ". Unset it to choose automatically.");
     }
-    for (Isa one : all) {
+    for (Isa one : kBestFirst) {
       if (can_run(one)) return one;
     }
     return Isa::generic;
