@@ -173,7 +173,10 @@ void bind_linear_dense(nb::module_& m) {
            nb::arg("out"), nb::arg("out_type"), nb::arg("isa") = "", nb::arg("exact") = false, Unlocked())
       .def("rows", &DenseWeight::rows, nb::arg("index"), nb::arg("count"), nb::arg("out"), nb::arg("out_type"),
            Unlocked())
-      .def_prop_ro("size_bytes", &DenseWeight::size_bytes);
+      .def_prop_ro("size_bytes", &DenseWeight::size_bytes)
+      .def_static("rounds", [](int element) {
+        return &dense_for(Element(element), false, isa()) != &dense(isa());
+      }, nb::arg("element"), "Whether activations are rounded to bfloat16 unless a product is to be exact.");
 }
 
 }  // namespace modulm

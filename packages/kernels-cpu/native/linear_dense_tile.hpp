@@ -91,6 +91,16 @@ inline void add_input(const uint8_t* chunk, int64_t pair, int row, const float* 
   }
 }
 
+// Asks for weights 4 KiB ahead where a tile takes so long over them that the processor, which does not look beyond a
+// page, would wait at each.
+template <Element element, int tokens>
+inline void fetch_ahead(const uint8_t* pair) {
+  if constexpr (element == kBf16Pair && tokens > 8) {
+#pragma GCC unroll 4
+    for (int line = 0; line < 4; ++line) __builtin_prefetch(pair + 4096 + line * 64);
+  }
+}
+
 // sums[token][row] += x[token][word] * weight[word][row], for `tokens` tokens and `vectors` vectors of rows. Not
 // inlined: among others it would not get all registers.
 template <Element element, int tokens, int vectors>
@@ -102,6 +112,7 @@ template <Element element, int tokens, int vectors>
     for (int v = 0; v < vectors; ++v) total[t][v] = load(sums + t * kPanel + row + v * kLanes);
   }
   for (int64_t pair = 0; pair < pairs; ++pair) {
+    fetch_ahead<element, tokens>(chunk + pair * 2 * kPanel * 4);
     add_input<element, 0>(chunk, pair, row, x, total);
     add_input<element, 1>(chunk, pair, row, x, total);
   }
