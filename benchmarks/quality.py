@@ -4,8 +4,8 @@ The text is Python's own manual as `pydoc` carries it: module `pydoc_data.topics
 little from one Python to the next, so its hash is printed. It is cut into windows of 512 tokens whose second halves are
 scored: 79 of them make 20,145 positions. The oracle is transformers, which computes in float32 whatever the type of the
 weights: a GGUF file is dequantised, a folder of bfloat16 widened. modulm runs once for each precision of its kernels
-and is asked for `prompt_logprobs`. llama.cpp runs where `--llama` names its program `llama-perplexity`; it compares itself
-with the oracle's probabilities (2 GB for SmolLM2, in a temporary file).
+and is asked for `prompt_logprobs`. llama.cpp runs where `--llama` names its program `llama-perplexity`; it compares
+itself with the oracle's probabilities (2 GB for SmolLM2, in a temporary file).
 
     python benchmarks/quality.py [FILE.gguf|FOLDER] [--llama llama-perplexity] [--precisions fast,exact] [--windows 79]
 """
