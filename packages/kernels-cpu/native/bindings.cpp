@@ -50,7 +50,7 @@ NB_MODULE(_native, m) {
   using namespace modulm;
   m.def("isa", [] { return std::string(name_of(isa())); }, "Name of the instruction set in use.");
   m.def("can_run", [](const std::string& name) {
-    for (Isa one : kBestFirst) {
+    for (Isa one : kIsas) {
       if (name == name_of(one)) return can_run(one);
     }
     return false;

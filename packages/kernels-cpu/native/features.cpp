@@ -36,7 +36,7 @@ bool can_run(Isa isa) {
 
 Isa isa_named(const std::string& name) {
   if (name.empty()) return isa();
-  for (Isa one : kBestFirst) {
+  for (Isa one : kIsas) {
     if (name == name_of(one) && can_run(one)) return one;
   }
   throw std::invalid_argument("Instruction set '" + name + "' cannot run here.");
@@ -46,7 +46,7 @@ Isa isa() {
   static const Isa chosen = [] {
     if (const char* asked = std::getenv("MODULM_CPU_ISA"); asked != nullptr && *asked != '\0') {
       std::string there;
-      for (Isa one : kBestFirst) {
+      for (Isa one : kIsas) {
         if (!can_run(one)) continue;
         if (asked == std::string(name_of(one))) return one;
         there += there.empty() ? name_of(one) : std::string(", ") + name_of(one);
@@ -54,7 +54,7 @@ Isa isa() {
       throw std::runtime_error("MODULM_CPU_ISA='" + std::string(asked) + "' cannot run here. There are: " + there +
                                ". Unset it to choose automatically.");
     }
-    for (Isa one : kBestFirst) {
+    for (Isa one : kIsas) {
       if (can_run(one)) return one;
     }
     return Isa::generic;

@@ -7,7 +7,8 @@ namespace modulm {
 
 enum class Isa { generic, avx2, avx512, avx512_bf16, neon };
 
-inline constexpr Isa kBestFirst[] = {Isa::avx512_bf16, Isa::avx512, Isa::avx2, Isa::neon, Isa::generic};
+// All of them, the best first: on any processor only some can run.
+inline constexpr Isa kIsas[] = {Isa::avx512_bf16, Isa::avx512, Isa::avx2, Isa::neon, Isa::generic};
 
 // The best instruction set this processor and this build have, or the one named in MODULM_CPU_ISA when it can run here.
 // Throws std::runtime_error when that name is unknown or cannot run. Decided once per process.
