@@ -2,11 +2,12 @@
 
 The text is Python's own manual as `pydoc` carries it: module `pydoc_data.topics`, English with code. It differs a
 little from one Python to the next, so its hash is printed. It is cut into windows of 512 tokens whose second halves are
-scored: 79 of them make 20,145 positions. The oracle is transformers, which dequantises the GGUF file to float32. modulm
-runs once for each precision of its kernels and is asked for `prompt_logprobs`. llama.cpp runs where `--llama` names its
-program `llama-perplexity`; it compares itself with the oracle's probabilities (2 GB for SmolLM2, in a temporary file).
+scored: 79 of them make 20,145 positions. The oracle is transformers, which computes in float32 whatever the type of the
+weights: a GGUF file is dequantised, a folder of bfloat16 widened. modulm runs once for each precision of its kernels
+and is asked for `prompt_logprobs`. llama.cpp runs where `--llama` names its program `llama-perplexity`; it compares
+itself with the oracle's probabilities (2 GB for SmolLM2, in a temporary file).
 
-    python benchmarks/quality.py [FILE.gguf] [--llama llama-perplexity] [--precisions fast,exact] [--windows 79]
+    python benchmarks/quality.py [FILE.gguf|FOLDER] [--llama llama-perplexity] [--precisions fast,exact] [--windows 79]
 """
 
 import argparse
@@ -63,7 +64,9 @@ def oracle(file: Path, count: int, threads: int, base: BinaryIO | None) -> tuple
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     torch.set_num_threads(threads)
-    where = {"pretrained_model_name_or_path": file.parent, "gguf_file": file.name}
+    is_folder = file.is_dir()
+    where = {"pretrained_model_name_or_path": file if is_folder else file.parent}
+    where |= {} if is_folder else {"gguf_file": file.name}
     model = AutoModelForCausalLM.from_pretrained(**where, dtype=torch.float32).eval()
     windows = cut(AutoTokenizer.from_pretrained(**where), count)
     scores = Scores()

@@ -34,7 +34,7 @@ SSE3_AND_POPCNT = re.compile(r"movddup|movs[hl]dup|h(add|sub)p[sd]|addsubp[sd]|l
 ESCAPED = re.compile(r"(4\w )?0f 3[8a] ")
 """SSSE3 to SSE4.2, after an optional REX."""
 PREFIXES = re.compile(r"((26|2e|36|3e|64|65|66|67|f0|f2|f3) )*")
-OWNER = re.compile(r"_Z+NK?6modulm(?:7generic|4avx2|7avxvnni|6avx512)")
+OWNER = re.compile(r"_Z+NK?6modulm(?:7generic|4avx2|7avxvnni|6avx512|11avx512_bf16)")
 
 
 def instructions(library):
@@ -51,8 +51,8 @@ def instructions(library):
 
 def fits(owner, raw, words):
     """Whether code of `owner`, an instruction set or "" for what runs everywhere, may hold the instruction."""
-    if owner == "avx512":
-        return True
+    if owner.startswith("avx512"):
+        return owner == "avx512_bf16" or "bf16" not in words
     names = words.split()[:2]  # the first may be a prefix
     if raw.startswith("62 ") or any(BEYOND_V2.fullmatch(name) for name in names):  # 62: EVEX, AVX-512's encoding
         return False
@@ -66,7 +66,7 @@ def misplaced(library):
     found = []
     for function, raw, words in instructions(library):
         owner = OWNER.match(function)
-        if not fits(owner.group().rpartition("modulm")[2][1:] if owner else "", raw, words):
+        if not fits(owner.group().rpartition("modulm")[2].lstrip("0123456789") if owner else "", raw, words):
             found.append(f"{function}: {words}")
     return found
 
@@ -75,7 +75,7 @@ def misplaced(library):
 @needs_objdump
 def test_each_instruction_stands_where_it_is_known_to_run():
     functions = {function for function, _, _ in instructions(_native.__file__)}
-    for name in ("7generic", "4avx2", "7avxvnni", "6avx512"):
+    for name in ("7generic", "4avx2", "7avxvnni", "6avx512", "11avx512_bf16"):
         assert any(name in function for function in functions), f"no symbols of {name}: is the library stripped?"
     assert misplaced(_native.__file__) == []
 

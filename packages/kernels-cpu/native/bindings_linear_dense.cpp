@@ -24,7 +24,7 @@ void pack_panel(const void* data, int64_t stride, int64_t panel, const DensePane
   const Number* from = static_cast<const Number*>(data);
   Number* to = static_cast<Number*>(packed);
   const int64_t first = panel * kPanelRows, left = weight.rows - first, count = left < kPanelRows ? left : kPanelRows;
-  if (count < kPanelRows || weight.inputs % 2 != 0) std::memset(to, 0, size_t(weight.panel_bytes()));
+  if (count < kPanelRows || weight.inputs % 4 != 0) std::memset(to, 0, size_t(weight.panel_bytes()));
   for (int64_t input = 0; input < weight.inputs; ++input) {
     for (int64_t row = 0; row < count; ++row) {
       to[place(weight.element, row, input)] = from[(first + row) * stride + input];
@@ -59,7 +59,7 @@ class DenseWeight : public PackedWeight {
     if (weight_.element >= Element::e4m3) copy_scales(scales, num_scales, block_rows, block_inputs);
     const int64_t bytes = bytes_of(weight_.element);
     const uint8_t* from = pointer<const uint8_t>(data, bytes, "The weight");
-    data_ = Bytes(panels_of(rows) * weight_.panel_bytes());
+    data_ = Bytes::beside_others(panels_of(rows) * weight_.panel_bytes());
     weight_.data = data_.data();
     pool().run(panels_of(rows), 1, [&](int64_t begin, int64_t end) {
       for (int64_t panel = begin; panel < end; ++panel) pack(from, stride, panel);
@@ -67,20 +67,21 @@ class DenseWeight : public PackedWeight {
   }
 
   void linear(uintptr_t x, int x_type, int64_t stride, int64_t tokens, uintptr_t out, int out_type,
-              const std::string& isa_name) const {
+              const std::string& isa_name, bool exact) const {
     require_tokens(tokens, stride, weight_.inputs);
     require(tokens <= kMostNumbers / weight_.rows, "There are more than 2^40 results");
     const Float from_type = float_type(x_type, "x"), to_type = float_type(out_type, "out");
     const void* from = pointer<const void>(x, bytes_of(from_type), "x");
     const Output to{pointer<void>(out, bytes_of(to_type), "out"), to_type, weight_.rows, weight_.rows};
-    product(from, from_type, stride, tokens, to, dense(isa_named(isa_name)));
+    product(from, from_type, stride, tokens, to, isa_named(isa_name), exact);
   }
 
   int64_t out_features() const override { return weight_.rows; }
   int64_t in_features() const override { return weight_.inputs; }
 
-  void multiply(const float* x, int64_t stride, int64_t tokens, float* out, int64_t out_stride, bool) const override {
-    product(x, Float::f32, stride, tokens, {out, Float::f32, weight_.rows, out_stride}, dense());
+  void multiply(const float* x, int64_t stride, int64_t tokens, float* out, int64_t out_stride,
+                bool exact) const override {
+    product(x, Float::f32, stride, tokens, {out, Float::f32, weight_.rows, out_stride}, isa(), exact);
   }
 
   void gather(const int64_t* index, int64_t count, float* out, int64_t out_stride) const override {
@@ -99,10 +100,12 @@ class DenseWeight : public PackedWeight {
   int64_t size_bytes() const { return data_.size() + scales_.size(); }
 
  private:
-  void product(const void* from, Float from_type, int64_t stride, int64_t tokens, const Output& to,
-               const DenseKernels& kernels) const {
+  void product(const void* from, Float from_type, int64_t stride, int64_t tokens, const Output& to, Isa isa,
+               bool exact) const {
+    const DenseKernels& kernels = dense_for(weight_.element, exact, isa);
     const int64_t inputs = weight_.inputs;
-    const Activations packed = Activations::in(scratch(Activations::bytes_for(tokens, inputs)), tokens, inputs);
+    const Activations packed = Activations::in(scratch(Activations::bytes_for(tokens, inputs)), tokens, inputs,
+                                               kernels.inputs_per_word);
     pool().run(tokens, 1 + (1 << 14) / inputs, [&](int64_t begin, int64_t end) {
       kernels.pack_tokens(from, from_type, stride, begin, end, packed);
     });
@@ -124,7 +127,7 @@ class DenseWeight : public PackedWeight {
     const int64_t wide = (weight_.inputs + block_inputs - 1) / block_inputs;
     require(num_scales == high * wide, "There must be one scale for each block");
     const float* from = pointer<const float>(scales, 4, "The scales");
-    scales_ = Bytes(num_scales * 4);
+    scales_ = Bytes::beside_others(num_scales * 4);
     std::memcpy(scales_.data(), from, size_t(num_scales) * 4);
     weight_.scales = reinterpret_cast<const float*>(scales_.data());
     weight_.block_rows = block_rows;
@@ -167,10 +170,13 @@ void bind_linear_dense(nb::module_& m) {
            nb::arg("element"), nb::arg("rows"), nb::arg("inputs"), nb::arg("stride"), nb::arg("scales") = 0,
            nb::arg("num_scales") = 0, nb::arg("block_rows") = 1, nb::arg("block_inputs") = 1, Unlocked())
       .def("linear", &DenseWeight::linear, nb::arg("x"), nb::arg("x_type"), nb::arg("stride"), nb::arg("tokens"),
-           nb::arg("out"), nb::arg("out_type"), nb::arg("isa") = "", Unlocked())
+           nb::arg("out"), nb::arg("out_type"), nb::arg("isa") = "", nb::arg("exact") = false, Unlocked())
       .def("rows", &DenseWeight::rows, nb::arg("index"), nb::arg("count"), nb::arg("out"), nb::arg("out_type"),
            Unlocked())
-      .def_prop_ro("size_bytes", &DenseWeight::size_bytes);
+      .def_prop_ro("size_bytes", &DenseWeight::size_bytes)
+      .def_static("rounds", [](int element) {
+        return &dense_for(Element(element), false, isa()) != &dense(isa());
+      }, nb::arg("element"), "Whether activations are rounded to bfloat16 unless a product is to be exact.");
 }
 
 }  // namespace modulm

@@ -3,7 +3,8 @@
 // A family is a struct of function pointers. Its header says MODULM_FAMILY(Struct, instance); each file in `kernels/`
 // defines `extern const Struct instance` in its own namespace; callers ask `instance()`, tests `instance(isa)`, where
 // `can_run(isa)` must hold. AVX-VNNI adds one instruction to AVX2, which only products of bytes use: they say
-// MODULM_BYTE_FAMILY, and the others are AVX2's there.
+// MODULM_BYTE_FAMILY, and the others are AVX2's there. What AVX-512 BF16 adds lies in `extensions/`, and the family that
+// takes it says so itself; all others are AVX-512's there.
 #pragma once
 
 #include "features.hpp"
@@ -16,6 +17,7 @@
 #define MODULM_WIDE_CASES(instance, vnni)          \
   case Isa::avx2: return avx2::instance;           \
   case Isa::avxvnni: return vnni::instance;        \
+  case Isa::avx512_bf16:                           \
   case Isa::avx512: return avx512::instance;
 #elif defined(__aarch64__)
 #define MODULM_WIDE(Struct, instance, vnni) namespace neon { extern const Struct instance; }

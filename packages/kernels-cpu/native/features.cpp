@@ -56,6 +56,7 @@ const char* name_of(Isa isa) {
     case Isa::avx2: return "avx2";
     case Isa::avxvnni: return "avxvnni";
     case Isa::avx512: return "avx512";
+    case Isa::avx512_bf16: return "avx512_bf16";
     case Isa::neon: return "neon";
     default: return "generic";
   }
@@ -65,12 +66,13 @@ bool can_run(Isa isa) {
 #if defined(__x86_64__)
   __builtin_cpu_init();  // also asks the system whether it keeps the wide registers
   const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+  const bool avx512 = avx2 && __builtin_cpu_supports("x86-64-v4") && __builtin_cpu_supports("avx512vnni");
   switch (isa) {
     case Isa::generic: return __builtin_cpu_supports("x86-64-v2");
     case Isa::avx2: return avx2;
     case Isa::avxvnni: return avx2 && has_avx_vnni();
-    case Isa::avx512:
-      return avx2 && __builtin_cpu_supports("x86-64-v4") && __builtin_cpu_supports("avx512vnni");
+    case Isa::avx512: return avx512;
+    case Isa::avx512_bf16: return avx512 && __builtin_cpu_supports("avx512bf16");
     default: return false;
   }
 #elif defined(__aarch64__)

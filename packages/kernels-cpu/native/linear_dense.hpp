@@ -1,5 +1,5 @@
 // Products with plain numbers: float32, float16, bfloat16 and 8-bit floats kept in their own width, widened in
-// registers, added up in float32.
+// registers, added up in float32. Where the processor multiplies bfloat16 (`extensions/linear_bf16.cpp`), it does.
 //
 // Layout ("panels"): 32 output rows lie interleaved, so that one load gives the same input of neighbouring rows and
 // every lane is a row. Each sum runs over the inputs in order, whatever the tile, the thread or the number of tokens:
@@ -14,7 +14,7 @@
 namespace modulm {
 
 inline constexpr int64_t kPanelRows = 32;
-inline constexpr int64_t kChunk = 128;  // inputs per turn: 16 KiB of float32 weights stay in the L1 cache
+inline constexpr int64_t kChunk = 128;  // words per turn: 16 KiB of weights in 32 bits stay in the L1 cache
 
 // How weights are stored. The first three equal `Float`.
 enum class Element : int { f32 = 0, f16 = 1, bf16 = 2, e4m3 = 3, e5m2 = 4 };
@@ -24,10 +24,11 @@ inline constexpr int64_t bytes_of(Element element) {
 }
 
 inline constexpr int64_t panels_of(int64_t rows) { return (rows + kPanelRows - 1) / kPanelRows; }
-inline constexpr int64_t chunks_of(int64_t inputs) { return (inputs + kChunk - 1) / kChunk; }
+inline constexpr int64_t chunks_of(int64_t words) { return (words + kChunk - 1) / kChunk; }
 
-// Weights [rows, inputs] in panels: [panel][input][32], zeros beyond rows and where inputs are odd. bfloat16 differs:
-// [panel][input / 2][32][2], because pairs of neighbours widen with one shift and one mask.
+// Weights [rows, inputs] in panels: [panel][input][32], zeros beyond rows and up to a multiple of 4 inputs. bfloat16
+// differs: [panel][input / 2][32][2], because pairs of neighbours widen with one shift and one mask, and because they
+// are what the processor multiplies at once where it multiplies bfloat16.
 struct DensePanels {
   Element element;
   int64_t rows;
@@ -38,20 +39,23 @@ struct DensePanels {
   int64_t block_rows;
   int64_t block_inputs;
 
-  int64_t panel_bytes() const { return (inputs + 1) / 2 * 2 * kPanelRows * bytes_of(element); }
+  int64_t panel_bytes() const { return (inputs + 3) / 4 * 4 * kPanelRows * bytes_of(element); }
 };
 
-// Activations in float32, cut into chunks of inputs: [chunk][token][kChunk]. So the tokens of a tile lie a constant
-// apart, and beside each other.
+// Activations in words of 32 bits: a float32, or two of bfloat16. They are cut into chunks: [chunk][token][kChunk]. So
+// the tokens of a tile lie a constant apart, and beside each other.
 struct Activations {
   const float* packed;
   int64_t tokens;
   int64_t inputs;
+  int64_t inputs_per_word = 1;
 
+  int64_t words() const { return (inputs + inputs_per_word - 1) / inputs_per_word; }
   const float* at(int64_t chunk, int64_t token) const { return packed + (chunk * tokens + token) * kChunk; }
-  static Activations in(const void* memory, int64_t tokens, int64_t inputs) {
-    return {static_cast<const float*>(memory), tokens, inputs};
+  static Activations in(const void* memory, int64_t tokens, int64_t inputs, int64_t inputs_per_word = 1) {
+    return {static_cast<const float*>(memory), tokens, inputs, inputs_per_word};
   }
+  // More than enough for words of two inputs.
   static int64_t bytes_for(int64_t tokens, int64_t inputs) { return chunks_of(inputs) * tokens * kChunk * 4; }
 };
 
@@ -64,8 +68,9 @@ struct Output {
 };
 
 struct DenseKernels {
-  int64_t tile;        // tokens that share one load of the weights
-  int64_t most_tokens; // tokens that one call of `multiply` may be given
+  int64_t tile;             // tokens that share one load of the weights
+  int64_t most_tokens;      // tokens that one call of `multiply` may be given
+  int64_t inputs_per_word;  // of `Activations`
 
   // Fill `packed` (see `Activations`) for tokens [begin, end) of x, whose rows start `stride` numbers apart.
   void (*pack_tokens)(const void* x, Float type, int64_t stride, int64_t begin, int64_t end, const Activations& to);
@@ -76,5 +81,17 @@ struct DenseKernels {
 };
 
 MODULM_FAMILY(DenseKernels, dense)
+
+#if defined(__x86_64__)
+namespace avx512_bf16 { extern const DenseKernels rounded; }
+#endif
+
+// Kernels for such weights: unless `exact`, those that round activations to bfloat16, where the processor multiplies it.
+inline const DenseKernels& dense_for(Element element, bool exact, Isa which) {
+#if defined(__x86_64__)
+  if (which == Isa::avx512_bf16 && element == Element::bf16 && !exact) return avx512_bf16::rounded;
+#endif
+  return dense(which);
+}
 
 }  // namespace modulm

@@ -14,6 +14,7 @@ namespace {
 #endif
 
 constexpr int kPanel = int(kPanelRows);
+constexpr Element kBf16Pair = Element(5);  // bf16 seen as words of two
 
 // Tokens per tile, and how many vectors of rows it takes for so many tokens: tokens * vectors sums, the vectors of
 // weights and a value of x must fit into the registers, and the sums be enough to hide how long an fma takes.
@@ -58,13 +59,23 @@ inline void store_halves(Half* to, Vec value) {
 }
 constexpr int64_t kMostTokens = 16 * kTile;  // so many sums of one panel lie on the stack
 
-// Input `input` (0 or 1) of pair `pair` of a chunk, for the lanes from `row` on.
+// Word `input` (0 or 1) of pair `pair` of a chunk, for the lanes from `row` on.
 template <Element element, int input>
 inline Vec load_weights(const uint8_t* chunk, int64_t pair, int row) {
   const int64_t at = (pair * 2 + input) * kPanel + row;
-  if constexpr (element == Element::f32) return load(reinterpret_cast<const float*>(chunk) + at);
+  if constexpr (element == Element::f32 || element == kBf16Pair) {
+    return load(reinterpret_cast<const float*>(chunk) + at);
+  }
   if constexpr (element == Element::f16) return load(reinterpret_cast<const Half*>(chunk) + at);
   return load_bf16_of_pair<input>(chunk + (pair * kPanel + row) * 4);
+}
+
+template <Element element>
+inline Vec add_product(Vec weights, Vec x, Vec total) {
+#if defined(__AVX512BF16__)
+  if constexpr (element == kBf16Pair) return _mm512_dpbf16_ps(total, (__m512bh)weights, (__m512bh)x);
+#endif
+  return fma(weights, x, total);
 }
 
 template <Element element, int input, int tokens, int vectors>
@@ -76,11 +87,21 @@ inline void add_input(const uint8_t* chunk, int64_t pair, int row, const float* 
   for (int t = 0; t < tokens; ++t) {
     const Vec value = all(x[t * kChunk + pair * 2 + input]);
 #pragma GCC unroll 8
-    for (int v = 0; v < vectors; ++v) total[t][v] = fma(weights[v], value, total[t][v]);
+    for (int v = 0; v < vectors; ++v) total[t][v] = add_product<element>(weights[v], value, total[t][v]);
   }
 }
 
-// sums[token][row] += x[token][input] * weight[input][row], for `tokens` tokens and `vectors` vectors of rows. Not
+// Asks for weights 4 KiB ahead where a tile takes so long over them that the processor, which does not look beyond a
+// page, would wait at each.
+template <Element element, int tokens>
+inline void fetch_ahead(const uint8_t* pair) {
+  if constexpr (element == kBf16Pair && tokens > 8) {
+#pragma GCC unroll 4
+    for (int line = 0; line < 4; ++line) __builtin_prefetch(pair + 4096 + line * 64);
+  }
+}
+
+// sums[token][row] += x[token][word] * weight[word][row], for `tokens` tokens and `vectors` vectors of rows. Not
 // inlined: among others it would not get all registers.
 template <Element element, int tokens, int vectors>
 [[gnu::noinline]] void tile_part(const uint8_t* chunk, int64_t pairs, int row, const float* x, float* sums) {
@@ -91,6 +112,7 @@ template <Element element, int tokens, int vectors>
     for (int v = 0; v < vectors; ++v) total[t][v] = load(sums + t * kPanel + row + v * kLanes);
   }
   for (int64_t pair = 0; pair < pairs; ++pair) {
+    fetch_ahead<element, tokens>(chunk + pair * 2 * kPanel * 4);
     add_input<element, 0>(chunk, pair, row, x, total);
     add_input<element, 1>(chunk, pair, row, x, total);
   }
@@ -110,6 +132,21 @@ inline void tile(int count, const uint8_t* chunk, int64_t pairs, const float* x,
     for (int row = 0; row < kPanel; row += vectors * kLanes) {
       tile_part<element, tokens, vectors>(chunk, pairs, row, x, sums);
     }
+  }
+}
+
+inline void widen_row(const void* x, Float type, int64_t at, int64_t count, float* to) {
+  if (type == Float::f32) {
+    __builtin_memcpy(to, static_cast<const float*>(x) + at, size_t(count) * 4);
+    return;
+  }
+  const uint16_t* from = static_cast<const uint16_t*>(x) + at;
+  int64_t i = 0;
+  if (type == Float::f16) {
+    for (; i + kLanes <= count; i += kLanes) store(to + i, load(reinterpret_cast<const Half*>(from) + i));
+    for (; i < count; ++i) to[i] = from_f16(from[i]);
+  } else {
+    for (; i < count; ++i) to[i] = from_bf16(from[i]);
   }
 }
 
@@ -134,6 +171,17 @@ inline void store_panel(const float* sums, int64_t panel, int64_t first, int64_t
   }
 }
 
+// Weights as they lie in memory.
+struct Stored {
+  const uint8_t* data;
+  int64_t panel_bytes;
+  int64_t chunk_bytes;
+
+  const uint8_t* operator()(int64_t panel, int64_t chunk) const {
+    return data + panel * panel_bytes + chunk * chunk_bytes;
+  }
+};
+
 // Panels [begin, end) for tokens [first, last), at most kMostTokens. `source(panel, chunk)` returns where the weights
 // of that chunk lie, in the layout of `element`; it may fill a buffer of its own.
 template <Element element, class Source>
@@ -142,9 +190,9 @@ inline void multiply_panels(Source& source, const Activations& x, const Output& 
   alignas(64) float sums[kMostTokens * kPanel];
   for (int64_t panel = begin; panel < end; ++panel) {
     __builtin_memset(sums, 0, size_t(last - first) * kPanel * sizeof(float));
-    for (int64_t chunk = 0; chunk < chunks_of(x.inputs); ++chunk) {
+    for (int64_t chunk = 0; chunk < chunks_of(x.words()); ++chunk) {
       const uint8_t* weights = source(panel, chunk);
-      const int64_t left = x.inputs - chunk * kChunk, pairs = left < kChunk ? (left + 1) / 2 : kChunk / 2;
+      const int64_t left = x.words() - chunk * kChunk, pairs = left < kChunk ? (left + 1) / 2 : kChunk / 2;
       for (int64_t token = first; token < last; token += kTile) {
         const int count = last - token < kTile ? int(last - token) : kTile;
         tile<element>(count, weights, pairs, x.at(chunk, token), sums + (token - first) * kPanel);

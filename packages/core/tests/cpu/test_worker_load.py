@@ -38,6 +38,10 @@ class Tensors:
 
     def __init__(self, **tensors):
         self.tensors = {name.replace("__", "."): tensor for name, tensor in tensors.items()}
+        self.num_released = 0
+
+    def release(self):
+        self.num_released += 1
 
     def tensor_names(self):
         return list(self.tensors)
@@ -172,6 +176,7 @@ def test_first_kernel_that_accepts_packs_and_mixed_kinds_stay_apart():
         "torch: linear Dense (plain torch; not picky: only bytes)": 1,
     }
     assert loading.size_bytes == packed.size_bytes
+    assert checkpoint.num_released == 2  # with each weight, not when all are packed
     loading.check_all_used()
 
 

@@ -5,21 +5,6 @@
 namespace modulm::MODULM_ISA {
 namespace {
 
-void widen_row(const void* x, Float type, int64_t at, int64_t count, float* to) {
-  if (type == Float::f32) {
-    __builtin_memcpy(to, static_cast<const float*>(x) + at, size_t(count) * 4);
-    return;
-  }
-  const uint16_t* from = static_cast<const uint16_t*>(x) + at;
-  int64_t i = 0;
-  if (type == Float::f16) {
-    for (; i + kLanes <= count; i += kLanes) store(to + i, load(reinterpret_cast<const Half*>(from) + i));
-    for (; i < count; ++i) to[i] = from_f16(from[i]);
-  } else {
-    for (; i < count; ++i) to[i] = from_bf16(from[i]);
-  }
-}
-
 void pack_tokens(const void* x, Float type, int64_t stride, int64_t begin, int64_t end, const Activations& to) {
   for (int64_t chunk = 0; chunk < chunks_of(to.inputs); ++chunk) {
     const int64_t input = chunk * kChunk, left = to.inputs - input, count = left < kChunk ? left : kChunk;
@@ -30,17 +15,6 @@ void pack_tokens(const void* x, Float type, int64_t stride, int64_t begin, int64
     }
   }
 }
-
-// Weights as they lie in memory.
-struct Stored {
-  const uint8_t* data;
-  int64_t panel_bytes;
-  int64_t chunk_bytes;
-
-  const uint8_t* operator()(int64_t panel, int64_t chunk) const {
-    return data + panel * panel_bytes + chunk * chunk_bytes;
-  }
-};
 
 // 16-bit numbers widened a chunk at a time, for many tokens: of 16 registers, 12 sums leave none to widen in.
 template <Element element>
@@ -142,7 +116,7 @@ void multiply_stored(const DensePanels& weight, const Activations& x, const Outp
       return multiply_panels<Element::f32>(source, x, out, begin, end, first, last);
     }
   }
-  Stored source{weight.data, weight.panel_bytes(), kChunk * kPanelRows * bytes_of(element)};
+  const Stored source{weight.data, weight.panel_bytes(), kChunk * kPanelRows * bytes_of(element)};
   multiply_panels<element>(source, x, out, begin, end, first, last);
 }
 
@@ -167,6 +141,6 @@ void multiply_any(const DensePanels& weight, const Activations& x, const Output&
 }  // namespace
 
 extern const DenseKernels dense;
-const DenseKernels dense{kTile, kMostTokens, pack_tokens, multiply_any};
+const DenseKernels dense{kTile, kMostTokens, 1, pack_tokens, multiply_any};
 
 }  // namespace modulm::MODULM_ISA

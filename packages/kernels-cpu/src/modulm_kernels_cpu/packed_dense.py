@@ -1,5 +1,6 @@
 """Weights of plain numbers in panels: `Dense` and `Float8` in their own width, added up in float32.
 
+"fast" rounds activations to bfloat16 for weights of bfloat16 where the processor multiplies that; "exact" never does.
 `PackedMatrix` checks what is asked of a native weight, for the other modules `packed_*` too. The layout and the
 arithmetic are in `native/linear_dense.hpp`. Packing takes arrays and imports no torch. Knows nothing of when these
 kernels are asked: see `provider.py`.
@@ -12,6 +13,7 @@ import numpy as np
 
 from modulm.interfaces.quantization import Dense, Float8, Weight
 from modulm.interfaces.support import Accepted, Rejected, Support
+from modulm_kernels_cpu.library import native
 from modulm_kernels_cpu.weight_arrays import FLOATS, plain, require
 
 if TYPE_CHECKING:
@@ -82,11 +84,38 @@ class PackedMatrix:
         return self._native.size_bytes
 
 
-def supports(weight: Weight) -> Support:
-    """Say whether `pack` serves this weight."""
+class _Exact:
+    """A native weight whose products take activations as they are."""
+
+    def __init__(self, native: Any) -> None:
+        self._native = native
+        self.rows = native.rows
+        self.size_bytes: int = native.size_bytes
+
+    def linear(self, *arguments: Any) -> None:
+        """See `NativeWeight`."""
+        self._native.linear(*arguments, exact=True)
+
+    @property
+    def inner(self) -> Any:
+        """The native weight itself."""
+        return self._native
+
+
+def with_precision(native: Any, weight: Weight, precision: str) -> PackedMatrix:
+    """Return the packed weight, of a native one whose `linear` takes `exact`."""
+    if precision not in ("fast", "exact"):
+        raise ValueError(f"Precision {precision!r} is unknown. There are 'fast' and 'exact'.")
+    return PackedMatrix(_Exact(native) if precision == "exact" else native, weight)
+
+
+def supports(weight: Weight, precision: str = "fast") -> Support:
+    """Say whether `pack` serves this weight, and how products are computed."""
     if isinstance(weight, Dense):
         if weight.data.dtype.name in FLOATS:
-            return Accepted("panels of plain numbers, float32 sums")
+            rounds = precision == "fast" and native().DenseWeight.rounds(FLOATS[weight.data.dtype.name])
+            how = "activations rounded to bfloat16, " if rounds else ""
+            return Accepted(f"panels of plain numbers, {how}float32 sums")
         return Rejected(f"plain numbers of {weight.data.dtype} have no kernel")
     if isinstance(weight, Float8):
         if weight.data.dtype.name in _ELEMENTS and weight.data.itemsize == 1:
@@ -95,8 +124,11 @@ def supports(weight: Weight) -> Support:
     return Rejected(f"{type(weight).__name__} is not a kind of plain numbers")
 
 
-def pack(weight: Weight) -> PackedMatrix:
-    """Copy a `Dense` or `Float8` weight into panels; its arrays are no longer needed then."""
+def pack(weight: Weight, precision: str = "fast") -> PackedMatrix:
+    """Copy a `Dense` or `Float8` weight into panels; its arrays are no longer needed then.
+
+    `precision` is "fast", or "exact": activations are not rounded.
+    """
     from modulm_kernels_cpu import _native
 
     if not isinstance(weight, Dense | Float8):
@@ -106,9 +138,10 @@ def pack(weight: Weight) -> PackedMatrix:
     data = _with_whole_rows(weight.data)
     place = (data.ctypes.data, _ELEMENTS[data.dtype.name], *shape, data.strides[0] // data.itemsize)
     if isinstance(weight, Dense):
-        return PackedMatrix(_native.DenseWeight(*place), weight)
+        return with_precision(_native.DenseWeight(*place), weight, precision)
     scales = plain(weight.scales.astype(np.float32))
-    return PackedMatrix(_native.DenseWeight(*place, scales.ctypes.data, scales.size, *weight.block), weight)
+    blocks = (scales.ctypes.data, scales.size, *weight.block)
+    return with_precision(_native.DenseWeight(*place, *blocks), weight, precision)
 
 
 def _with_whole_rows(data: np.ndarray) -> np.ndarray:

@@ -11,29 +11,11 @@ from typing import Any
 
 from modulm.interfaces.quantization import ChannelInt8, GroupedInt, Weight
 from modulm.interfaces.support import Accepted, Rejected, Support
-from modulm_kernels_cpu.packed_dense import PackedMatrix
+from modulm_kernels_cpu.packed_dense import PackedMatrix, with_precision
 from modulm_kernels_cpu.weight_arrays import FLOATS, are_scaled, plain, require, same_type
 
 _SHIFT, _PRODUCT, _MINIMUMS = 0, 1, 2
 """`Zero` in linear_int8.hpp: how codes become numbers."""
-
-
-class _Exact:
-    """A native weight whose products are computed from dequantised weights."""
-
-    def __init__(self, native: Any) -> None:
-        self._native = native
-        self.rows = native.rows
-        self.size_bytes: int = native.size_bytes
-
-    def linear(self, *arguments: Any) -> None:
-        """See `NativeWeight`."""
-        self._native.linear(*arguments, exact=True)
-
-    @property
-    def inner(self) -> Any:
-        """The native weight itself."""
-        return self._native
 
 
 def supports(weight: Weight) -> Support:
@@ -56,15 +38,13 @@ def pack(weight: Weight, precision: str = "") -> PackedMatrix:
     `precision` is "fast" or "exact"; empty means what MODULM_KERNEL_PRECISION says, and "fast" where it says nothing.
     """
     precision = precision or os.environ.get("MODULM_KERNEL_PRECISION", "") or "fast"
-    if precision not in ("fast", "exact"):
-        raise ValueError(f"MODULM_KERNEL_PRECISION={precision!r} is unknown. There are fast and exact.")
     if isinstance(weight, ChannelInt8):
         native = _pack_channels(weight)
     elif isinstance(weight, GroupedInt) and supports(weight):
         native = _pack_groups(weight)
     else:
         raise TypeError(f"{type(weight).__name__} cannot be packed: {supports(weight)}.")
-    return PackedMatrix(_Exact(native) if precision == "exact" else native, weight)
+    return with_precision(native, weight, precision)
 
 
 def _pack_channels(weight: ChannelInt8) -> Any:

@@ -1,8 +1,8 @@
 """The `cpu` kernel provider: asks the module that packs a kind of weight, and refuses what the processor cannot do.
 
-Knows which module serves which kind, and no layout. The environment variable MODULM_KERNEL_PRECISION says how 4- and
-8-bit weights are multiplied: `fast` (activations of 8 bits, large ones of 16) or `exact` (float32 activations,
-dequantised weights).
+Knows which module serves which kind, and no layout. The environment variable MODULM_KERNEL_PRECISION says how weights
+are multiplied: `fast` (activations of 8 bits, large ones of 16; of bfloat16 beside such weights) or `exact` (float32
+activations, dequantised weights).
 """
 
 import os
@@ -42,7 +42,7 @@ _MODULES: dict[type[Weight], str] = {
     Dense: _DENSE,
     Float8: _DENSE,
 }
-"""Kind -> module with `supports(weight)` and `pack(weight)`; those of integers pack with a precision."""
+"""Kind -> module with `supports(weight)` and `pack(weight, precision)`."""
 
 
 class CPUKernels(KernelProvider):
@@ -67,7 +67,7 @@ class CPUKernels(KernelProvider):
         name = _module_name(weight)
         if name is None:
             return Rejected(f"{type(weight).__name__} has no kernel here")
-        answer: Support = _module(name).supports(weight)
+        answer: Support = _module(name).supports(weight, *((how,) if name == _DENSE else ()))
         return Accepted(f"{self._isa}, {how}: {answer.note}") if isinstance(answer, Accepted) else answer
 
     def describe(self) -> str:
@@ -96,8 +96,7 @@ class CPUKernels(KernelProvider):
         """See base class. Any of float32, float16 and bfloat16 may be multiplied by it, whatever `dtype` is."""
         name = _module_name(weight)
         assert name is not None, "supports() comes before pack()"
-        options = () if name == _DENSE else (self._asked or precision(),)
-        packed: PackedWeight = _module(name).pack(weight, *options)
+        packed: PackedWeight = _module(name).pack(weight, self._asked or precision())
         return packed
 
 

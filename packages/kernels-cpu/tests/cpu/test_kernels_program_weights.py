@@ -75,7 +75,7 @@ def channels(data, precision):
 
 
 def plain(data, precision):
-    return packed_dense.pack(Dense(out_features=len(data), in_features=data.shape[1], data=array(data)))
+    return packed_dense.pack(Dense(out_features=len(data), in_features=data.shape[1], data=array(data)), precision)
 
 
 def brain(data, precision):
@@ -86,7 +86,9 @@ def float8(data, precision):
     scales = data.abs().amax().view(1) / 448
     sizes = {"out_features": len(data), "in_features": data.shape[1]}
     data = (data / scales).to(torch.float8_e4m3fn)
-    return packed_dense.pack(Float8(**sizes, data=array(data), scales=array(scales[None]), block=tuple(data.shape)))
+    return packed_dense.pack(
+        Float8(**sizes, data=array(data), scales=array(scales[None]), block=tuple(data.shape)), precision
+    )
 
 
 KINDS = {
@@ -182,7 +184,7 @@ def chain(weight, embedding, bias):
     """ids -> rows -> product -> logits: no sum of ours is between them, so bits must agree."""
     values = (Value((), "int64"), Value((64,), "float32"), Value((40,), "float32"), Value((40,), "float32"))
     values += (Value((7,), "float32"),)
-    head = plain(torch.randn(7, 40, generator=torch.Generator().manual_seed(5)), "")
+    head = plain(torch.randn(7, 40, generator=torch.Generator().manual_seed(5)), "fast")
     graph = Graph(
         values=values,
         forward=Section(

@@ -104,7 +104,9 @@ def test_a_folder_of_bfloat16_packs_without_torch_and_keeps_16_bits(folder):
     recipes, size_bytes, choices = in_a_process(folder, PACK_ALL)
     assert size_bytes == (96 + 64 + 2 * 32) * WIDTH * 2
     assert len(recipes) == sum(choices.values()) == 4 and all(name.startswith("cpu: linear Dense") for name in choices)
-    ours, reference = opened(folder, CPUKernels()), opened(folder, TorchKernels())
+    kernels = CPUKernels()
+    kernels.configure(num_threads=None, precision="exact")
+    ours, reference = opened(folder, kernels), opened(folder, TorchKernels())
     x = torch.from_numpy(np.random.default_rng(1).standard_normal((5, WIDTH), np.float32))
     for plain in recipes:
         recipe = msgspec.convert(plain, Recipe)

@@ -144,6 +144,7 @@ class TensorSource:
             if answer:
                 packed = kernel.pack(weight, self._device, self._dtype)
                 self.size_bytes += packed.size_bytes
+                self._checkpoint.release()  # else the file's pages count beside their packed copy until all are packed
                 notes = [note for note in (getattr(answer, "note", ""), *(f"not {one}" for one in refusals)) if note]
                 reasons = f" ({'; '.join(notes)})" if notes else ""
                 self.choices[f"{kernel.name}: {op} {type(weight).__name__}{reasons}"] += 1
