@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from modulm.interfaces.attention import AttentionBackend, AttentionSpec
 from modulm.worker.groups import Grouping, LayerPage
 
-ITEM_SIZES = {"float32": 4, "bfloat16": 2, "float16": 2}
-"""Bytes of a number of the cache."""
+ITEM_SIZES = {"float32": 4, "bfloat16": 2, "float16": 2, "int8_per_token_head": 1}
+"""Bytes of a number of the cache, as backends count them in its shape."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +29,7 @@ class AttentionLayers:
     Args:
         specs: What each layer asks for, by name.
         kv_cache_dtype: Of the cache; "auto" is what each layer's backend prefers.
+        precision: Asked of kernels: "exact", "fast" or None.
         device_type: Where the model is.
         attention: Returns the backend for a specification.
 
@@ -42,6 +43,7 @@ class AttentionLayers:
         specs: Mapping[str, AttentionSpec],
         *,
         kv_cache_dtype: str,
+        precision: str | None,
         device_type: str,
         attention: Callable[[AttentionSpec], AttentionBackend],
     ) -> None:
@@ -52,7 +54,7 @@ class AttentionLayers:
             spec = replace(asked, kv_cache_dtype=cache_dtype, device_type=device_type)
             backend = attention(spec)
             if kv_cache_dtype == "auto":
-                spec = replace(spec, kv_cache_dtype=backend.preferred_kv_cache_dtype(spec))
+                spec = replace(spec, kv_cache_dtype=backend.preferred_kv_cache_dtype(spec, precision=precision))
             self.specs[name], self.backends[name] = spec, backend
 
     def pages(self, block_size: int) -> dict[str, LayerPage]:
@@ -68,7 +70,9 @@ class AttentionLayers:
     def shapes(self, num_blocks: int, block_size: int) -> dict[str, tuple[int, ...]]:
         """Return the shape of each layer's cache."""
         return {
-            name: self.backends[name].kv_cache_shape(num_blocks, block_size, spec.num_kv_heads, spec.head_size)
+            name: self.backends[name].kv_cache_shape(
+                num_blocks, block_size, spec.num_kv_heads, spec.head_size, spec.kv_cache_dtype
+            )
             for name, spec in self.specs.items()
         }
 
