@@ -4,7 +4,8 @@ The shape is SmolLM2-135M's: 9 query heads, 3 of keys, 64 numbers each, 30 layer
 as in a model, so what does not fit the processor's caches comes from memory. torch's side reads keys and values from
 dense tensors: it pays for no page table and writes no cache. Times are medians in microseconds per layer.
 
-    python benchmarks/kernels_attention.py [--threads 2] [--rounds 15] [--dtypes float32,bfloat16,float16,int8_per_token_head]
+    python benchmarks/kernels_attention.py [--threads 2] [--rounds 15]
+        [--dtypes float32,bfloat16,float16,int8_per_token_head]
 """
 
 import argparse

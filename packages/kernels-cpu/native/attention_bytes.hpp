@@ -100,7 +100,7 @@ class ByteProducts {
         copies_(call.block_size % kLanes != 0 || call.head_size % kLanes != 0) {}
 
   // Positions whose softmax is computed at once: more wait less, where they need no copy and there are few rows.
-  int64_t span() const { return copies_ || room_.rows > kMaxRows ? kTile : kSpan; }
+  int64_t span() const { return copies_ ? kTile : kSpan; }
 
   // Take row r of a panel: `width` numbers, scaled.
   void set_query(const Panel& part, int r, const float* numbers) {

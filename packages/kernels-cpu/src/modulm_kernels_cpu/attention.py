@@ -11,6 +11,7 @@ import numpy as np
 
 from modulm.interfaces.attention import AttentionBackend, AttentionSpec, BatchLayout
 from modulm.interfaces.support import Accepted, Rejected, Support
+from modulm_kernels_cpu.provider import precision as precision_of_environment
 
 if TYPE_CHECKING:
     import torch
@@ -28,8 +29,8 @@ class CPUAttention(AttentionBackend):
     """Serves head sizes that are multiples of 8, caches of float32, 16 bits and signed bytes, every block size.
 
     The cache is [num_blocks, 2, num_kv_heads, block_size, head_size]; what is under index 0, the keys, is in truth
-    [head_size, block_size] for each block and head. For bytes the last dimension is head_size + 4, and scales lie behind
-    the bytes of a block and head.
+    [head_size, block_size] for each block and head. For bytes the last dimension is head_size + 4, and scales lie
+    behind the bytes of a block and head.
     """
 
     name: ClassVar[str] = "cpu_attn"
@@ -63,7 +64,9 @@ class CPUAttention(AttentionBackend):
 
     @classmethod
     def preferred_kv_cache_dtype(cls, spec: AttentionSpec, *, precision: str | None = None) -> str:
-        """16 bits: decoding reads the whole cache, and weights are rounded more coarsely than to 11 bits."""
+        """As few as the precision allows, as decoding reads the whole cache: bytes, or 16 bits if "exact"."""
+        if (precision or precision_of_environment()) == "fast":
+            return _INT8
         return "float16" if spec.dtype == "float32" else spec.dtype
 
     def plan(self, layout: BatchLayout, device: "torch.device") -> "AttentionPlan":

@@ -1,4 +1,4 @@
-"""Caches of signed bytes with scales, read and written with numpy alone; `native/attention.hpp` describes the layout."""
+"""Caches of signed bytes with scales, read and written with numpy alone; `native/attention.hpp` has the layout."""
 
 import numpy as np
 

@@ -100,7 +100,10 @@ class Step:
 
 
 class TorchAttention(AttentionBackend):
-    """Serves all but caches with scales. The cache is [num_blocks, block_size, 2, num_kv_heads, head_size], keys before values."""
+    """Serves all but caches with scales.
+
+    The cache is [num_blocks, block_size, 2, num_kv_heads, head_size], keys before values.
+    """
 
     name: ClassVar[str] = "torch"
 
