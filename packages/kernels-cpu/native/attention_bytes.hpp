@@ -41,11 +41,7 @@ template <int kRows>
                              const Ahead& ahead, Sweep& sweep, float* scores) {
   constexpr int kVectors = kWidth<kRows>;
   Ints sum[kRows][kVectors];
-  const auto start = [&](int) {
-    for (int r = 0; r < kRows; ++r) {
-      for (int j = 0; j < kVectors; ++j) sum[r][j] = all_ints(0);
-    }
-  };
+  const auto start = [&](int) { fill(sum, all_ints(0)); };
   const auto part = [&](int v, int64_t d, int count) {
     const int32_t* some = queries + d * kRows;
     for (int i = 0; i < count; i += kQuad) {
@@ -70,9 +66,7 @@ template <int kRows>
   over_values<kWidth<kRows>>(values, begin, end, ahead, sweep, width, [&](auto vectors, int64_t first, auto walk) {
     constexpr int kVectors = vectors;
     Ints sum[kRows][kVectors];
-    for (int r = 0; r < kRows; ++r) {
-      for (int j = 0; j < kVectors; ++j) sum[r][j] = all_ints(0);
-    }
+    fill(sum, all_ints(0));
     walk([&](const int8_t* from, int t, int stop) {
       for (from += first * kQuad; t < stop; t += kQuad, from += kQuad * values.width) {
         add_quads(sum, codes + t, kSpan, [&](int j) { return load_ints(from + j * kLanes * kQuad); });

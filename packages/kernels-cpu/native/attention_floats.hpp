@@ -15,11 +15,7 @@ inline void query_times_keys(const float* queries, const T* const* keys, int64_t
                              int end, const Ahead& ahead, Sweep& sweep, float* scores) {
   constexpr int kVectors = kWidth<kRows>;
   Vec sum[kRows][kVectors];
-  const auto start = [&](int) {
-    for (int r = 0; r < kRows; ++r) {
-      for (int j = 0; j < kVectors; ++j) sum[r][j] = all(0.0f);
-    }
-  };
+  const auto start = [&](int) { fill(sum, all(0.0f)); };
   const auto part = [&](int v, int64_t d, int count) {
     const float* some = queries + d * kRows;
     for (int i = 0; i < count; ++i) {

@@ -37,6 +37,16 @@ inline Rows<const T> copied_from(const T* values, int64_t width, int64_t offset)
   return {values, &kBlock, 0, kTile, width, offset};
 }
 
+// All of a panel's sums, while they are in registers.
+template <class V, int kRows, int kVectors>
+inline void fill(V (&sum)[kRows][kVectors], V value) {
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 8
+    for (int j = 0; j < kVectors; ++j) sum[r][j] = value;
+  }
+}
+
 // Calls set(v, block, offset) for the vectors of a span that holds positions begin .. end - 1: where its first position
 // is. Vectors without any of these repeat another one. Blocks are whole vectors.
 template <class Set>
