@@ -25,8 +25,8 @@ class Scaled(AttentionBackend):
         return (num_blocks, 2, num_kv_heads, block_size, head_size + 4 * (kv_cache_dtype == BYTES))
 
     @classmethod
-    def preferred_kv_cache_dtype(cls, spec, *, precision=None):
-        return {"fast": BYTES, "exact": "float16", None: "bfloat16"}[precision]
+    def preferred_kv_cache_dtype(cls, spec):
+        return BYTES
 
     def plan(self, layout, device):
         raise NotImplementedError
@@ -35,7 +35,7 @@ class Scaled(AttentionBackend):
         raise NotImplementedError
 
 
-def layers(kv_cache_dtype, precision=None):
+def layers(kv_cache_dtype):
     asked = []
 
     def attention(spec):
@@ -43,9 +43,8 @@ def layers(kv_cache_dtype, precision=None):
         return Scaled()
 
     found = AttentionLayers(
-        {"a": SPEC, "b": SPEC}, kv_cache_dtype=kv_cache_dtype, precision=precision, device_type="cpu",
-        attention=attention,
-    )  # fmt: skip
+        {"a": SPEC, "b": SPEC}, kv_cache_dtype=kv_cache_dtype, device_type="cpu", attention=attention
+    )
     return found, asked
 
 
@@ -67,8 +66,7 @@ def test_pages_are_what_the_backend_says(dtype, size_bytes, host):
     assert np.shares_memory(caches["a"], caches["b"]) and caches["a"].ctypes.data % 64 == 0
 
 
-@pytest.mark.parametrize(("precision", "dtype"), [("fast", BYTES), ("exact", "float16"), (None, "bfloat16")])
-def test_auto_is_what_the_backend_prefers_at_a_precision(precision, dtype):
-    found, asked = layers("auto", precision)
+def test_auto_is_what_the_backend_prefers():
+    found, asked = layers("auto")
     assert asked == ["float32", "float32"]  # whether a backend serves is asked before what it prefers
-    assert {spec.kv_cache_dtype for spec in found.specs.values()} == {dtype}
+    assert {spec.kv_cache_dtype for spec in found.specs.values()} == {BYTES}

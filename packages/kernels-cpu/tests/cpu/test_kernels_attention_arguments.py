@@ -229,23 +229,9 @@ def test_says_what_it_serves(dtype, cache_dtype):
     assert isinstance(answer, Accepted) and _native.isa() in answer.note
 
 
-@pytest.mark.parametrize(
-    ("asked", "variable", "dtype", "preferred"),
-    [
-        ("fast", "exact", "float32", "int8_per_token_head"),
-        ("fast", None, "bfloat16", "int8_per_token_head"),
-        ("exact", "fast", "float32", "float16"),
-        ("exact", None, "bfloat16", "bfloat16"),
-        (None, None, "float32", "int8_per_token_head"),
-        (None, "exact", "float32", "float16"),
-    ],
-)
-def test_prefers_what_the_precision_allows(asked, variable, dtype, preferred, monkeypatch):
-    monkeypatch.delenv("MODULM_KERNEL_PRECISION", raising=False)
-    if variable is not None:
-        monkeypatch.setenv("MODULM_KERNEL_PRECISION", variable)
-    spec = AttentionSpec(**SPEC, dtype=dtype, kv_cache_dtype=dtype)
-    assert CPUAttention.preferred_kv_cache_dtype(spec, precision=asked) == preferred
+@pytest.mark.parametrize(("dtype", "preferred"), [("float32", "float16"), ("bfloat16", "bfloat16")])
+def test_prefers_sixteen_bits(dtype, preferred):
+    assert CPUAttention.preferred_kv_cache_dtype(AttentionSpec(**SPEC, dtype=dtype)) == preferred
 
 
 def test_backend_refuses_a_layout_and_tensors_that_do_not_fit():

@@ -90,11 +90,8 @@ class AttentionBackend(ABC):
         """
 
     @classmethod
-    def preferred_kv_cache_dtype(cls, spec: AttentionSpec, *, precision: str | None = None) -> str:
-        """Return the cache's dtype where the user leaves it open, for a spec that `supports` accepts.
-
-        `precision` is what the user asks of kernels: "exact", "fast", or None, which is as the backend thinks best.
-        """
+    def preferred_kv_cache_dtype(cls, spec: AttentionSpec) -> str:
+        """Return the cache's dtype where the user leaves it open, for a spec that `supports` accepts."""
         return spec.dtype
 
     @abstractmethod

@@ -29,7 +29,6 @@ class AttentionLayers:
     Args:
         specs: What each layer asks for, by name.
         kv_cache_dtype: Of the cache; "auto" is what each layer's backend prefers.
-        precision: Asked of kernels: "exact", "fast" or None.
         device_type: Where the model is.
         attention: Returns the backend for a specification.
 
@@ -43,7 +42,6 @@ class AttentionLayers:
         specs: Mapping[str, AttentionSpec],
         *,
         kv_cache_dtype: str,
-        precision: str | None,
         device_type: str,
         attention: Callable[[AttentionSpec], AttentionBackend],
     ) -> None:
@@ -54,7 +52,7 @@ class AttentionLayers:
             spec = replace(asked, kv_cache_dtype=cache_dtype, device_type=device_type)
             backend = attention(spec)
             if kv_cache_dtype == "auto":
-                spec = replace(spec, kv_cache_dtype=backend.preferred_kv_cache_dtype(spec, precision=precision))
+                spec = replace(spec, kv_cache_dtype=backend.preferred_kv_cache_dtype(spec))
             self.specs[name], self.backends[name] = spec, backend
 
     def pages(self, block_size: int) -> dict[str, LayerPage]:

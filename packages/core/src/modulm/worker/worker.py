@@ -91,11 +91,7 @@ class Worker:
             model = load(model_class(), why_eager=why_eager, key=key)
         checkpoint.release()
         layers = AttentionLayers(
-            model.specs,
-            kv_cache_dtype=config.kv_cache_dtype,
-            precision=precision,
-            device_type=platform.device_type,
-            attention=attention,
+            model.specs, kv_cache_dtype=config.kv_cache_dtype, device_type=platform.device_type, attention=attention
         )
         grouping = grouped(layers.pages(block_size), max_model_len)
         count = num_blocks(
