@@ -6,9 +6,9 @@
 //
 // Where the cache holds signed bytes, a token's keys of a head have one scale, and so do its values: float32
 // [block_size] behind the bytes, which make head_size + 4 bytes a token. Four bytes lie together, so that a lane of
-// 32 bits holds them: numbers of a key ([head_size / 4, block_size, 4]), tokens of values ([block_size / 4, head_size, 4],
-// the last tokens of a block that is no multiple of 4 in a shorter column). A byte is from -127 to 127. The scale is
-// infinite, and the bytes 0, where a number was not finite.
+// 32 bits holds them: numbers of a key ([head_size / 4, block_size, 4]), tokens of values ([block_size / 4, head_size,
+// 4], the last tokens of a block that is no multiple of 4 in a shorter column). A byte is from -127 to 127. The scale
+// is infinite, and the bytes 0, where a number was not finite.
 //
 // `attention_plan.hpp` cuts a step into units; each is computed by one thread.
 #pragma once

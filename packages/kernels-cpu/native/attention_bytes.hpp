@@ -11,7 +11,7 @@ namespace modulm::MODULM_ISA {
 namespace {
 
 // sum[r][j] += products of the bytes of quads(j) with the factors of row r: first every other byte, then those between,
-// as registers are few.
+// as registers are few. Callers are functions of their own, or what is around them takes registers as well.
 template <int kRows, int kVectors, class Quads>
 inline void add_quads(Ints (&sum)[kRows][kVectors], const int32_t* factors, int64_t stride, const Quads& quads) {
   Ints bytes[kVectors];
@@ -37,16 +37,15 @@ inline void add_quads(Ints (&sum)[kRows][kVectors], const int32_t* factors, int6
 // codes [size / kLanes][kRows][kLanes]; `stride`: bytes from a quad to the next.
 template <int kRows>
 [[gnu::noinline]] void codes_times_keys(const int32_t* queries, const float* factors, const int8_t* const* keys,
-                             const float* const* scales, int64_t stride, int64_t size, int begin, int end,
-                             const Ahead& ahead, Sweep& sweep, float* scores) {
+                                        const float* const* scales, int64_t stride, int64_t size, int begin, int end,
+                                        const Ahead& ahead, Sweep& sweep, float* scores) {
   constexpr int kVectors = kWidth<kRows>;
   Ints sum[kRows][kVectors];
   const auto start = [&](int) { fill(sum, all_ints(0)); };
   const auto part = [&](int v, int64_t d, int count) {
     const int32_t* some = queries + d * kRows;
     for (int i = 0; i < count; i += kQuad) {
-      add_quads(sum, some + i, kLanes,
-                [&](int j) { return load_ints(keys[v + j] + (d + i) / kQuad * stride); });
+      add_quads(sum, some + i, kLanes, [&](int j) { return load_ints(keys[v + j] + (d + i) / kQuad * stride); });
     }
   };
   over_keys<kVectors>(size, begin, end, ahead, sweep, start, part, [&](int v) {
@@ -61,8 +60,8 @@ template <int kRows>
 
 // sums[r] += factors[r] * sum over positions of the codes of row r * values, for quads of positions begin .. end - 1.
 template <int kRows>
-[[gnu::noinline]] void add_bytes(const int32_t* codes, const float* factors, const Rows<const int8_t>& values, int begin, int end,
-                      const Ahead& ahead, Sweep& sweep, float* sums, int64_t width) {
+[[gnu::noinline]] void add_bytes(const int32_t* codes, const float* factors, const Rows<const int8_t>& values,
+                                 int begin, int end, const Ahead& ahead, Sweep& sweep, float* sums, int64_t width) {
   over_values<kWidth<kRows>>(values, begin, end, ahead, sweep, width, [&](auto vectors, int64_t first, auto walk) {
     constexpr int kVectors = vectors;
     Ints sum[kRows][kVectors];
@@ -93,7 +92,7 @@ class ByteProducts {
         copy_(reinterpret_cast<int8_t*>(room.keys), 1, kTile, room.width),
         copies_(call.block_size % kLanes != 0 || call.head_size % kLanes != 0) {}
 
-  // Positions whose softmax is computed at once: more wait less, where they need no copy and there are few rows.
+  // Positions whose softmax is computed at once: more wait less, where they need no copy.
   int64_t span() const { return copies_ ? kTile : kSpan; }
 
   // Take row r of a panel: `width` numbers, scaled.
@@ -135,8 +134,8 @@ class ByteProducts {
     float factors[kRows];
     for (int r = 0; r < kRows; ++r) factors[r] = weights_to_codes(room_.scores + r * kSpan, begin, end);
     const int first = begin / kQuad * kQuad;
-    const Rows<const int8_t> values =
-        copies_ ? copied_from<int8_t>(copy_.value(0, 0), room_.width, first) : values_from(blocks_, table_, start + first);
+    const Rows<const int8_t> values = copies_ ? copied_from<int8_t>(copy_.value(0, 0), room_.width, first)
+                                              : values_from(blocks_, table_, start + first);
     add_bytes<kRows>(as_codes(room_.scores), factors, values, first, end, ahead, sweep,
                      room_.sums + row * room_.width, room_.width);
   }
