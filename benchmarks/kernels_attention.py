@@ -4,7 +4,8 @@ The shape is SmolLM2-135M's: 9 query heads, 3 of keys, 64 numbers each, 30 layer
 as in a model, so what does not fit the processor's caches comes from memory. torch's side reads keys and values from
 dense tensors: it pays for no page table and writes no cache. Times are medians in microseconds per layer.
 
-    python benchmarks/kernels_attention.py [--threads 2] [--rounds 15] [--dtypes float32,bfloat16,float16]
+    python benchmarks/kernels_attention.py [--threads 2] [--rounds 15]
+        [--dtypes float32,bfloat16,float16,int8_per_token_head]
 """
 
 import argparse
@@ -28,7 +29,7 @@ PREFILLS = [512, 1024]
 class Case:
     """`sequences` sequences of `context` tokens, of which `count` are this step's."""
 
-    def __init__(self, sequences: int, context: int, count: int, dtype: torch.dtype):
+    def __init__(self, sequences: int, context: int, count: int, dtype: str):
         blocks = -(-context // BLOCK)
         rng = np.random.default_rng(0)
         table = 1 + rng.permutation(sequences * blocks).reshape(sequences, blocks)
@@ -41,13 +42,12 @@ class Case:
             slot_mapping=slots.reshape(-1).astype(np.int64),
             block_size=BLOCK,
         )
-        name = str(dtype).removeprefix("torch.")
         self.spec = AttentionSpec(
-            num_heads=HEADS, num_kv_heads=KV_HEADS, head_size=SIZE, scale=SIZE**-0.5, kv_cache_dtype=name
+            num_heads=HEADS, num_kv_heads=KV_HEADS, head_size=SIZE, scale=SIZE**-0.5, kv_cache_dtype=dtype
         )
-        shape = CPUAttention.kv_cache_shape(1 + sequences * blocks, BLOCK, KV_HEADS, SIZE)
+        shape = CPUAttention.kv_cache_shape(1 + sequences * blocks, BLOCK, KV_HEADS, SIZE, dtype)
         self.layers = 1 if count > 1 else LAYERS  # prefill does not wait for memory
-        self.caches = [torch.randn(shape).to(dtype) for _ in range(self.layers)]
+        self.caches = [random_cache(shape, dtype) for _ in range(self.layers)]
         tokens = sequences * count
         self.query, self.key, self.value = (torch.randn(tokens, heads, SIZE) for heads in (HEADS, KV_HEADS, KV_HEADS))
         self.dense_query = torch.randn(sequences, HEADS, count, SIZE)
@@ -55,7 +55,7 @@ class Case:
         self.dense = [(torch.randn(dense), torch.randn(dense)) for _ in range(self.layers)]
         self.is_causal = count > 1
         self.multiply_adds = 2 * sequences * HEADS * SIZE * sum(range(context - count + 1, context + 1))
-        self.size_bytes = 2 * sequences * KV_HEADS * SIZE * context * dtype.itemsize
+        self.size_bytes = 2 * sequences * KV_HEADS * context * shape[-1] * self.caches[0].itemsize
 
     def ours(self) -> None:
         """Attend in every layer; planning is included, once."""
@@ -68,6 +68,15 @@ class Case:
         """Do the same with dense float32 keys and values."""
         for key, value in self.dense:
             F.scaled_dot_product_attention(self.dense_query, key, value, is_causal=self.is_causal, enable_gqa=True)
+
+
+def random_cache(shape: tuple[int, ...], dtype: str) -> torch.Tensor:
+    """Return keys and values of variance 1, of bytes about that: their scales lie behind those of a block and head."""
+    if dtype != "int8_per_token_head":
+        return torch.randn(shape).to(getattr(torch, dtype))
+    cache = torch.randn(shape).mul(127 / 3).clamp(-127, 127).to(torch.int8)
+    cache.flatten(-2)[..., BLOCK * SIZE :] = torch.full((BLOCK,), 3 / 127).view(torch.int8)
+    return cache
 
 
 def times_us(case: Case, rounds: int) -> tuple[float, float, float]:
@@ -87,18 +96,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--dtypes", default="float32,bfloat16,float16")
+    parser.add_argument("--dtypes", default="float32,bfloat16,float16,int8_per_token_head")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     _native.set_num_threads(options.threads)
     print(f"{_native.isa()}, {options.threads} threads, torch {torch.__version__}; microseconds per layer")
     print(
-        f"{'case':24} {'cache':9} {'cpu_attn':>9} {'(least)':>9} {'torch fp32':>10} {'ratio':>6}   rate (of the least)"
+        f"{'case':24} {'cache':20} {'cpu_attn':>9} {'(least)':>9} {'torch fp32':>10} {'ratio':>6}   rate (of the least)"
     )
     for dtype in options.dtypes.split(","):
         cases = [(f"decode {s} x {c}", s, c, 1) for s, c in DECODES] + [(f"prefill {n}", 1, n, n) for n in PREFILLS]
         for label, sequences, context, count in cases:
-            case = Case(sequences, context, count, getattr(torch, dtype))
+            case = Case(sequences, context, count, dtype)
             with torch.inference_mode():
                 ours, torchs, least = times_us(case, options.rounds)
             if count == 1:
@@ -106,7 +115,7 @@ def main() -> None:
             else:
                 rate = f"{case.multiply_adds / least / 1e3:.1f} G multiply-adds/s"
             print(
-                f"{label:24} {dtype:9} {ours:9.1f} {least:9.1f} {torchs:10.1f} {torchs / ours:6.2f}   {rate}",
+                f"{label:24} {dtype:20} {ours:9.1f} {least:9.1f} {torchs:10.1f} {torchs / ours:6.2f}   {rate}",
                 flush=True,
             )
 

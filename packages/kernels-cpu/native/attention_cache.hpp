@@ -1,35 +1,64 @@
-// Reading and writing blocks of the cache; queries and keys are rotated on the way, where a step asks for it.
+// Blocks of the cache, and writing to them; queries and keys are rotated on the way, where a step asks for it.
 //
 // Included only by files that are compiled once per instruction set. The layout is described in `attention.hpp`.
 #pragma once
 
+#include <type_traits>
+
 #include "attention.hpp"
-#include "attention_products.hpp"
+#include "attention_tile.hpp"
+#include "integer_lanes.hpp"
 
 namespace modulm::MODULM_ISA {
 namespace {
 
-inline int64_t rounded_up(int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; }
+// Numbers that lie at one distance from each other.
+template <class T>
+struct Column {
+  T* first;
+  int64_t step;
+};
 
 // Where one layer's blocks are, for one head.
 template <class T>
 struct Blocks {
+  static constexpr bool kHasScales = sizeof(T) == 1;
+  static constexpr int kBeside = kHasScales ? kQuad : 1;  // numbers of a key that lie together; values that do
+  using Scale = std::conditional_t<std::is_const_v<T>, const float, float>;
+
   T* cache;
-  int64_t block_stride, value_offset, block_size, head_size;
+  int64_t block_size, head_size;
+  int64_t chunk;  // numbers of a block's keys or values, scales included
+  int64_t value_offset, block_stride;
+
+  Blocks(T* memory, int64_t num_kv_heads, int64_t tokens, int64_t size)
+      : cache(memory),
+        block_size(tokens),
+        head_size(size),
+        chunk(tokens * (size + (kHasScales ? scale_size(CacheType::int8) : 0))),
+        value_offset(num_kv_heads * chunk),
+        block_stride(2 * value_offset) {}
 
   Blocks(const AttentionCall& call, int64_t kv_head)
-      : block_stride(2 * call.num_kv_heads * call.block_size * call.head_size),
-        value_offset(call.num_kv_heads * call.block_size * call.head_size),
-        block_size(call.block_size),
-        head_size(call.head_size) {
-    cache = static_cast<T*>(call.cache) + kv_head * block_size * head_size;
+      : Blocks(static_cast<T*>(call.cache), call.num_kv_heads, call.block_size, call.head_size) {
+    cache += kv_head * chunk;
   }
 
-  // First number of the key at an offset in a block; the next is block_size further.
-  T* key(int64_t block, int64_t offset) const { return cache + block * block_stride + offset; }
+  // First number of the key at an offset in a block; the next (or the next quad) is a block's row further.
+  T* key(int64_t block, int64_t offset) const { return cache + block * block_stride + offset * kBeside; }
+  // First number of a value; of kBeside of them, where the offset is a multiple of that.
   T* value(int64_t block, int64_t offset) const {
     return cache + block * block_stride + value_offset + offset * head_size;
   }
+  Column<T> value_column(int64_t block, int64_t offset) const {
+    const int64_t first = offset / kBeside * kBeside, left = block_size - first;
+    return {value(block, first) + (offset - first), left < kBeside ? left : kBeside};
+  }
+  Scale* key_scale(int64_t block, int64_t offset) const { return scales(key(block, 0)) + offset; }
+  Scale* value_scale(int64_t block, int64_t offset) const { return scales(value(block, 0)) + offset; }
+
+ private:
+  Scale* scales(T* codes) const { return reinterpret_cast<Scale*>(codes + block_size * head_size); }
 };
 
 // put(d, number) for each number of a head, rotated by the token's row of the tables if there are any.
@@ -42,49 +71,64 @@ inline void rotated(const AttentionCall& call, const float* x, int64_t token, co
   for (int64_t d = width; d < call.head_size; ++d) put(d, x[d]);
 }
 
+inline const float* key_of(const AttentionCall& call, int64_t kv_head, int64_t token) {
+  return call.key + token * call.key_token_stride + kv_head * call.key_head_stride;
+}
+inline const float* value_of(const AttentionCall& call, int64_t kv_head, int64_t token) {
+  return call.value + token * call.value_token_stride + kv_head * call.value_head_stride;
+}
+
+template <class T>
+void write_token(const AttentionCall& call, const Blocks<T>& blocks, int64_t kv_head, int64_t token, int64_t block,
+                 int64_t offset) {
+  T *to_key = blocks.key(block, offset), *to_value = blocks.value(block, offset);
+  rotated(call, key_of(call, kv_head, token), token,
+          [=](int64_t d, float x) { narrow(x, to_key + d * call.block_size); });
+  const float* value = value_of(call, kv_head, token);
+  for (int64_t d = 0; d < call.head_size; ++d) narrow(value[d], to_value + d);
+}
+
+// Largest magnitude; infinite where one is not finite.
+inline float largest_magnitude(const float* x, int64_t size) {
+  int32_t most = 0;  // compared as bits, where NaN is larger than infinity and that larger than all numbers
+  for (int64_t i = 0; i < size; ++i) {
+    const int32_t bits = __builtin_bit_cast(int32_t, x[i]) & 0x7fffffff;
+    most = bits > most ? bits : most;
+  }
+  return most >= 0x7f800000 ? INFINITY : __builtin_bit_cast(float, most);
+}
+
+// Numbers -> signed bytes; returns what 1 stands for, which is infinite where a number is not finite.
+inline float to_bytes(const float* x, int64_t size, int8_t* codes) {
+  const float most = largest_magnitude(x, size);
+  const bool is_usual = most >= 0x1p-100f && most < INFINITY;
+  const float inverse = 127.0f / most, magic = 12582912.0f;  // 1.5 * 2^23: nearest even, in the low bits
+  for (int64_t i = 0; i < size; ++i) {
+    codes[i] = int8_t(__builtin_bit_cast(int32_t, (is_usual ? x[i] * inverse : 0.0f) + magic));
+  }
+  return is_usual || most == INFINITY ? most / 127.0f : 0.0f;
+}
+
+template <>
+void write_token(const AttentionCall& call, const Blocks<int8_t>& blocks, int64_t kv_head, int64_t token,
+                 int64_t block, int64_t offset) {
+  float numbers[kLargestHead];
+  int8_t codes[kLargestHead];
+  const int64_t size = call.head_size;
+  rotated(call, key_of(call, kv_head, token), token, [&](int64_t d, float x) { numbers[d] = x; });
+  *blocks.key_scale(block, offset) = to_bytes(numbers, size, codes);
+  int8_t* to_key = blocks.key(block, offset);
+  for (int64_t d = 0; d < size; d += kQuad) __builtin_memcpy(to_key + d * call.block_size, codes + d, kQuad);
+  *blocks.value_scale(block, offset) = to_bytes(value_of(call, kv_head, token), size, codes);
+  const Column<int8_t> value = blocks.value_column(block, offset);
+  for (int64_t d = 0; d < size; ++d) value.first[d * value.step] = codes[d];
+}
+
 template <class T>
 void write(const AttentionCall& call, int64_t kv_head, int64_t begin, int64_t end) {
   const Blocks<T> blocks(call, kv_head);
   for (int64_t token = begin; token < end; ++token) {
-    const int64_t block = call.slots[token] / call.block_size, offset = call.slots[token] % call.block_size;
-    const float* key = call.key + token * call.key_token_stride + kv_head * call.key_head_stride;
-    const float* value = call.value + token * call.value_token_stride + kv_head * call.value_head_stride;
-    T *to_key = blocks.key(block, offset), *to_value = blocks.value(block, offset);
-    rotated(call, key, token, [=](int64_t d, float x) { narrow(x, to_key + d * call.block_size); });
-    for (int64_t d = 0; d < call.head_size; ++d) narrow(value[d], to_value + d);
-  }
-}
-
-template <class T>
-inline void widen_run(const T* from, float* to, int64_t count) {
-  int64_t i = 0;
-  for (; i + kLanes <= count; i += kLanes) store(to + i, load(from + i));
-  for (; i < count; ++i) to[i] = widen(from[i]);
-}
-
-// Keys of positions begin .. end - 1 of the tile that starts at `start`, as float32 [head_size, kTile].
-template <class T>
-inline void copy_keys(const Blocks<T>& blocks, const int32_t* table, int64_t start, int64_t begin, int64_t end,
-                      float* to) {
-  for (int64_t position = begin; position < end;) {
-    const int64_t offset = position % blocks.block_size;
-    const int64_t left = blocks.block_size - offset, count = left < end - position ? left : end - position;
-    const T* from = blocks.key(table[position / blocks.block_size], offset);
-    float* column = to + (position - start);
-    for (int64_t d = 0; d < blocks.head_size; ++d) widen_run(from + d * blocks.block_size, column + d * kTile, count);
-    position += count;
-  }
-}
-
-// Values of the same positions, as float32 [kTile, width]; what is behind the head's size is zero.
-template <class T>
-inline void copy_values(const Blocks<T>& blocks, const int32_t* table, int64_t start, int64_t begin, int64_t end,
-                        int64_t width, float* to) {
-  for (int64_t position = begin; position < end; ++position) {
-    const T* from = blocks.value(table[position / blocks.block_size], position % blocks.block_size);
-    float* row = to + (position - start) * width;
-    widen_run(from, row, blocks.head_size);
-    for (int64_t d = blocks.head_size; d < width; ++d) row[d] = 0.0f;
+    write_token(call, blocks, kv_head, token, call.slots[token] / call.block_size, call.slots[token] % call.block_size);
   }
 }
 

@@ -4,7 +4,7 @@
 #pragma once
 
 #include "attention.hpp"
-#include "attention_products.hpp"
+#include "attention_tile.hpp"
 
 namespace modulm::MODULM_ISA {
 namespace {

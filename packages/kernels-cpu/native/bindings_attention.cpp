@@ -17,8 +17,6 @@ namespace nb = nanobind;
 namespace modulm {
 namespace {
 
-constexpr int64_t kLargestHead = 512;
-
 using Array = nb::ndarray<nb::ro, nb::device::cpu>;
 using Changed = nb::ndarray<nb::device::cpu>;
 template <class T>
@@ -60,21 +58,25 @@ const float* per_head(const std::optional<Array>& array, int64_t heads, const ch
 }
 
 CacheType cache_type(const nb::dlpack::dtype& type) {
-  if (type == nb::dtype<float>()) return CacheType::float32;
-  require(type.bits == 16 && type.lanes == 1, "attention: the cache must be float32, bfloat16 or float16");
-  if (type.code == uint8_t(nb::dlpack::dtype_code::Bfloat)) return CacheType::bfloat16;
-  require(type.code == uint8_t(nb::dlpack::dtype_code::Float),
-          "attention: the cache must be float32, bfloat16 or float16");
-  return CacheType::float16;
+  using Code = nb::dlpack::dtype_code;
+  const bool is_float = type.code == uint8_t(Code::Float);
+  if (is_float && type.bits == 32 && type.lanes == 1) return CacheType::float32;
+  if (is_float && type.bits == 16 && type.lanes == 1) return CacheType::float16;
+  if (type.code == uint8_t(Code::Bfloat) && type.bits == 16 && type.lanes == 1) return CacheType::bfloat16;
+  require(type == nb::dtype<int8_t>(), "attention: the cache must be float32, bfloat16, float16 or int8");
+  return CacheType::int8;
 }
 
 void set_cache(AttentionCall& call, const Changed& cache, int64_t block_size) {
-  require(cache.ndim() == 5 && cache.shape(1) == 2 && int64_t(cache.shape(2)) == call.num_kv_heads &&
-              int64_t(cache.shape(3)) == block_size && int64_t(cache.shape(4)) == call.head_size &&
-              is_contiguous(cache),
-          "attention: the cache must be a contiguous [num_blocks, 2, num_kv_heads, block_size, head_size]");
-  call.cache = cache.data();
   call.cache_type = cache_type(cache.dtype());
+  require(cache.ndim() == 5 && cache.shape(1) == 2 && int64_t(cache.shape(2)) == call.num_kv_heads &&
+              int64_t(cache.shape(3)) == block_size &&
+              int64_t(cache.shape(4)) == call.head_size + scale_size(call.cache_type) && is_contiguous(cache),
+          "attention: the cache must be a contiguous [num_blocks, 2, num_kv_heads, block_size, head_size], of int8 "
+          "with head_size + 4");
+  require(scales_fit(call.cache_type, cache.data(), call.head_size),
+          "attention: in a cache of int8 head_size is a multiple of 4, and memory begins at one");
+  call.cache = cache.data();
   call.block_size = block_size;
 }
 

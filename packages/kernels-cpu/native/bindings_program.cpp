@@ -142,7 +142,8 @@ class SectionBuilder {
     section_.add(std::move(op));
   }
 
-  // `cache` is [num_blocks, 2, num_kv_heads, block_size, head_size] of float32 or of 16 bits, `cache_type` says which.
+  // `cache` is [num_blocks, 2, num_kv_heads, block_size, head_size], of bytes with head_size + 4; `cache_type` says of
+  // what.
   void attention(const Cache& cache, const std::string& cache_type, int64_t num_heads, double scale, int64_t window,
                  double soft_cap, int64_t group, const At& query, const At& key, const At& value, const At& out,
                  int64_t rope_width, const At& cos, const At& sin) {
@@ -152,7 +153,7 @@ class SectionBuilder {
     call = {};
     set_cache(call, cache, cache_type);
     require(cache.shape(0) > 0 && call.block_size > 0, "attention: the cache must have blocks, and they room");
-    require(call.head_size > 0 && call.head_size <= 512, "attention: head_size must be between 1 and 512");
+    require(call.head_size > 0 && call.head_size <= kLargestHead, "attention: head_size must be between 1 and 512");
     require(call.num_kv_heads > 0 && num_heads > 0 && num_heads < kMostNumbers / call.head_size &&
                 num_heads % call.num_kv_heads == 0,
             "attention: the number of query heads must be a multiple of the number of key heads");
@@ -294,19 +295,27 @@ class SectionBuilder {
 
   static int64_t in_features(const Matrix& matrix) { return matrix.parts[0].weight->in_features(); }
 
-  static void set_cache(AttentionCall& call, const Cache& cache, const std::string& type) {
-    require(type == "float32" || type == "bfloat16" || type == "float16",
-            "attention: the cache must be float32, bfloat16 or float16");
-    require(cache.dtype().bits == (type == "float32" ? 32 : 16) && cache.dtype().lanes == 1 && cache.shape(1) == 2,
+  static CacheType cache_type_named(const std::string& name) {
+    if (name == "float32") return CacheType::float32;
+    if (name == "bfloat16") return CacheType::bfloat16;
+    if (name == "float16") return CacheType::float16;
+    require(name == "int8_per_token_head",
+            "attention: the cache must be float32, bfloat16, float16 or int8_per_token_head");
+    return CacheType::int8;
+  }
+
+  static void set_cache(AttentionCall& call, const Cache& cache, const std::string& name) {
+    call.cache_type = cache_type_named(name);
+    const int bits = call.cache_type == CacheType::float32 ? 32 : call.cache_type == CacheType::int8 ? 8 : 16;
+    require(cache.dtype().bits == bits && cache.dtype().lanes == 1 && cache.shape(1) == 2,
             "attention: the cache must be [num_blocks, 2, num_kv_heads, block_size, head_size] of its type");
     require_aligned(cache);
     call.cache = cache.data();
-    call.cache_type = type == "float32"    ? CacheType::float32
-                      : type == "bfloat16" ? CacheType::bfloat16
-                                           : CacheType::float16;
     call.num_kv_heads = int64_t(cache.shape(2));
     call.block_size = int64_t(cache.shape(3));
-    call.head_size = int64_t(cache.shape(4));
+    call.head_size = int64_t(cache.shape(4)) - scale_size(call.cache_type);
+    require(scales_fit(call.cache_type, cache.data(), call.head_size),
+          "attention: in a cache of int8 head_size is a multiple of 4, and memory begins at one");
   }
 
   Section section_;

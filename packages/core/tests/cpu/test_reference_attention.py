@@ -150,3 +150,8 @@ def test_sixteen_bit_queries_and_caches(dtype):
         tensors[:] = [torch.from_numpy(t).to(dtype).double().numpy() for t in tensors]
     case.cache = case.cache.to(dtype)
     np.testing.assert_allclose(case.run(), case.oracle(), rtol=1e-5, atol=1e-5)
+
+
+def test_refuses_caches_with_scales():
+    answer = TorchAttention.supports(spec_of(kv_cache_dtype="int8_per_token_head"))
+    assert not answer and "none of float32, bfloat16, float16" in answer.reason

@@ -1,7 +1,7 @@
 """Tiny random models of core's architectures as recorded graphs, run twice: by core's interpreter and natively.
 
-Caches start as NaN, blocks that fall out of a window become NaN again, and tables are shuffled, so that a read of a
-wrong slot cannot pass. No transformers: these tests run where this package is alone.
+Caches start as NaN (of bytes: their scales), blocks that fall out of a window become NaN again, and tables are
+shuffled, so that a read of a wrong slot cannot pass. No transformers: these tests run where this package is alone.
 """
 
 import importlib
@@ -30,6 +30,7 @@ from modulm_kernels_cpu.program import NativeProgram
 sys.path.insert(0, str(Path(__file__).parent))  # so that tests import what they share from this folder
 
 CPU = torch.device("cpu")
+BYTES = "int8_per_token_head"
 HF = {
     "vocab_size": 211, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 4, "num_attention_heads": 4,
     "num_key_value_heads": 2, "max_position_embeddings": 64,
@@ -101,12 +102,25 @@ def prompt(length, seed=None):
     return random.Random(length if seed is None else seed).choices(range(3, 200), k=length)
 
 
+def poison(dtype):
+    """Four bytes of -1 are a float32 that is no number."""
+    return -1 if dtype == torch.int8 else torch.nan
+
+
+def poisoned(backend, num_blocks, block, spec, dtype):
+    shape = backend.kv_cache_shape(num_blocks, block, spec.num_kv_heads, spec.head_size, dtype)
+    dtype = getattr(torch, dtype.replace(BYTES, "int8"))
+    return torch.full(shape, poison(dtype), dtype=dtype)
+
+
 def to_host(tensor):
     return (tensor.view(torch.int16) if tensor.dtype == torch.bfloat16 else tensor).numpy()
 
 
 class Engine:
     """What the worker does, at its smallest. One KV group for each kind of window.
+
+    The interpreter's cache is float32 where the native one has scales.
 
     `change` makes another graph of the native program's, to see that the comparison notices. What is not `compared` is
     not interpreted.
@@ -120,17 +134,14 @@ class Engine:
         self.windows = list(dict.fromkeys(spec.sliding_window for spec in self.layers.values()))
         self.groups = {name: self.windows.index(spec.sliding_window) for name, spec in self.layers.items()}
         self.backend = TorchAttention()
-        self.caches, self.native_caches = (
-            {
-                name: torch.full(
-                    kind.kv_cache_shape(num_blocks, block, spec.num_kv_heads, spec.head_size),
-                    torch.nan,
-                    dtype=getattr(torch, spec.kv_cache_dtype),
-                )
-                for name, spec in self.layers.items()
-            }
-            for kind in (TorchAttention, CPUAttention)
-        )
+        self.caches = {
+            name: poisoned(TorchAttention, num_blocks, block, spec, spec.kv_cache_dtype.replace(BYTES, "float32"))
+            for name, spec in self.layers.items()
+        }
+        self.native_caches = {
+            name: poisoned(CPUAttention, num_blocks, block, spec, spec.kv_cache_dtype)
+            for name, spec in self.layers.items()
+        }
         references = {name: weight.reference for name, weight in recording.weights.items()}
         self.interpreter = GraphInterpreter(
             graph, references, recording.tensors, dict.fromkeys(self.layers, self.backend)
@@ -220,7 +231,8 @@ class Engine:
                     table[index] = 0
                     for name, group in self.groups.items():
                         if self.windows[group] == window:
-                            self.caches[name][block] = self.native_caches[name][block] = torch.nan
+                            for cache in (self.caches[name], self.native_caches[name]):
+                                cache[block] = poison(cache.dtype)
 
     def error(self):
         """Greatest difference from the interpreter, in the unit in which wanted numbers vary."""

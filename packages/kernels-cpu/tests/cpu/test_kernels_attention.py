@@ -1,8 +1,10 @@
 """Native attention against dense attention in float64, on every instruction set that runs here.
 
-The cache holds NaN wherever nothing was written that the step may see; outputs begin as NaN.
+The cache holds NaN wherever nothing was written that the step may see, one of bytes in its scales; outputs begin as
+NaN.
 """
 
+import byte_cache
 import numpy as np
 import pytest
 import torch
@@ -51,7 +53,10 @@ class Case:
         )
         self.counts = [-(-length // block) for length, _ in work]
         blocks = list(rng.permutation(np.arange(1, 4 + sum(self.counts))))
-        self.cache = torch.full((1 + len(blocks), 2, heads[1], block, size), torch.nan, dtype=dtype)
+        if dtype == torch.int8:
+            self.cache = torch.from_numpy(byte_cache.empty(1 + len(blocks), heads[1], block, size))
+        else:
+            self.cache = torch.full((1 + len(blocks), 2, heads[1], block, size), torch.nan, dtype=dtype)
         self.table = np.zeros((len(work), max(self.counts) + 2), np.int32)
         for row, count, (length, new) in zip(self.table, self.counts, work, strict=True):
             row[:count] = [blocks.pop() for _ in range(count)]
@@ -60,6 +65,8 @@ class Case:
         self.spare = blocks
 
     def rounded(self, array):
+        if self.dtype == torch.int8:
+            return byte_cache.rounded(array)
         return torch.from_numpy(array).to(self.dtype).float().numpy()
 
     def slot(self, sequence, position):
@@ -69,17 +76,28 @@ class Case:
         return max(0, position - self.window + 1) if self.window else 0
 
     def keys(self):
-        """The cache's keys, [num_blocks, heads, block, size], as a view."""
+        """The cache's keys, [num_blocks, heads, block, size], as a view; not of bytes."""
         shape = (len(self.cache), self.heads[1], self.size, self.block)
         return self.cache[:, 0].view(shape).transpose(2, 3)
+
+    def put(self, block, offset, key, value):
+        if self.dtype == torch.int8:
+            byte_cache.put(self.cache.numpy(), block, offset, key, value)
+        else:
+            self.keys()[block, :, offset] = torch.from_numpy(key).to(self.dtype)
+            self.cache[block, 1, :, offset] = torch.from_numpy(value).to(self.dtype)
+
+    def contents(self):
+        """Copies of keys, values and, where there are any, scales: [num_blocks, heads, block] come first."""
+        if self.dtype != torch.int8:
+            return [part.float().numpy().copy() for part in (self.keys(), self.cache[:, 1])]
+        return [part[:, i] for part in byte_cache.contents(self.cache.numpy()) for i in (0, 1)]
 
     def fill(self):
         """Write what earlier steps left, as far as the step may see it."""
         for i, (length, new) in enumerate(self.work):
             for position in range(self.first_seen(length - new), length - new):
-                block, offset = divmod(self.slot(i, position), self.block)
-                self.keys()[block, :, offset] = torch.from_numpy(self.key[i][position]).to(self.dtype)
-                self.cache[block, 1, :, offset] = torch.from_numpy(self.value[i][position]).to(self.dtype)
+                self.put(*divmod(self.slot(i, position), self.block), self.key[i][position], self.value[i][position])
 
     def layout(self):
         slots = [self.slot(i, p) for i, (length, new) in enumerate(self.work) for p in range(length - new, length)]
@@ -126,37 +144,45 @@ class Case:
         return np.concatenate(out)
 
 
+def tolerance(case):
+    """Beside bytes, queries and weights are of 16 bits."""
+    return 5e-4 if case.dtype == torch.int8 else 2e-5
+
+
 def check(case, isa=""):
-    np.testing.assert_allclose(case.run(isa), case.oracle(), rtol=0, atol=2e-5)
+    np.testing.assert_allclose(case.run(isa), case.oracle(), rtol=0, atol=tolerance(case))
 
 
 @pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int8])
 @pytest.mark.parametrize("work", SEQUENCES)
 @pytest.mark.parametrize("name", OPTIONS)
-def test_equals_dense_attention(name, work, isa):
-    check(Case(SEQUENCES[work], **OPTIONS[name]), isa)
+def test_equals_dense_attention(name, work, dtype, isa):
+    check(Case(SEQUENCES[work], dtype=dtype, **OPTIONS[name]), isa)
 
 
 @pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int8])
 @pytest.mark.parametrize("block", [1, 3, 16, 32, 256])
 @pytest.mark.parametrize("size", [8, 24, 64, 80, 128, 256])
 @pytest.mark.parametrize("heads", [(9, 3), (4, 4), (8, 1)])
-def test_all_shapes(heads, size, block, isa):
-    check(Case([(67, 67), (90, 1), (41, 13)], heads=heads, size=size, block=block), isa)
+def test_all_shapes(heads, size, block, dtype, isa):
+    check(Case([(67, 67), (90, 1), (41, 13)], heads=heads, size=size, block=block, dtype=dtype), isa)
 
 
 @pytest.mark.parametrize("isa", ISAS)
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.int8])
 @pytest.mark.parametrize("block", [3, 16])
 @pytest.mark.parametrize("heads", [(9, 3), (4, 4), (14, 2)])
-def test_sixteen_bit_caches(heads, block, dtype, isa):
+def test_narrow_caches(heads, block, dtype, isa):
     check(Case(SEQUENCES["mixed"], heads=heads, size=40, block=block, dtype=dtype, window=50), isa)
 
 
 @pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int8])
 @pytest.mark.parametrize("tokens", range(1, 68))
-def test_every_number_of_tokens(tokens, isa):
-    check(Case([(tokens, tokens), (tokens + 5, tokens)], size=8, block=16), isa)
+def test_every_number_of_tokens(tokens, dtype, isa):
+    check(Case([(tokens, tokens), (tokens + 5, tokens)], size=8, block=16, dtype=dtype), isa)
 
 
 @settings(max_examples=150, deadline=None)
@@ -169,7 +195,7 @@ def test_random_batches(data):
         heads=data.draw(st.sampled_from([(9, 3), (4, 4), (8, 1), (10, 2)])),
         size=data.draw(st.sampled_from([8, 16, 24, 64])),
         block=data.draw(st.sampled_from([1, 3, 8, 16, 32])),
-        dtype=data.draw(st.sampled_from([torch.float32, torch.bfloat16, torch.float16])),
+        dtype=data.draw(st.sampled_from([torch.float32, torch.bfloat16, torch.float16, torch.int8])),
         window=data.draw(st.sampled_from([0, 0, 1, 5, 64, 150])),
         soft_cap=data.draw(st.sampled_from([0.0, 3.0])),
         sinks=data.draw(st.booleans()),
@@ -180,20 +206,18 @@ def test_random_batches(data):
 
 
 @pytest.mark.parametrize("isa", ISAS)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_writes_only_this_steps_slots(dtype, isa):
-    case = Case(SEQUENCES["mixed"], dtype=dtype, block=3)
+@pytest.mark.parametrize("block", [3, 16])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.int8])
+def test_writes_only_this_steps_slots(dtype, block, isa):
+    case = Case(SEQUENCES["mixed"], dtype=dtype, block=block)
     case.fill()
-    before = case.cache.clone()
+    before = case.contents()
     case.run(isa)
     written = {divmod(int(slot), case.block) for slot in case.layout().slot_mapping}
     kept = [(b, o) for b in range(len(case.cache)) for o in range(case.block) if (b, o) not in written]
-    block, offset = (torch.tensor(part) for part in zip(*kept, strict=True))
-    for values in (lambda: case.cache[:, 1], case.keys):
-        after = values()[block, :, offset].float()
-        case.cache, before = before, case.cache
-        np.testing.assert_array_equal(after, values()[block, :, offset].float())
-        case.cache, before = before, case.cache
+    block, offset = (np.array(part) for part in zip(*kept, strict=True))
+    for was, now in zip(before, case.contents(), strict=True):
+        np.testing.assert_array_equal(now[block, :, offset], was[block, :, offset])
 
 
 @pytest.mark.parametrize("isa", ISAS)
@@ -218,13 +242,39 @@ def test_narrows_as_torch_does(dtype, isa):
 
 
 @pytest.mark.parametrize("isa", ISAS)
-def test_bits_do_not_depend_on_threads(isa):
+def test_rounds_to_the_nearest_byte(isa):
+    """Heads of every magnitude; zeros, what is too small for a scale, and what is not finite."""
+    rng = np.random.default_rng(4)
+    numbers = rng.normal(size=(300, 1, 16)) * 2.0 ** rng.integers(-90, 120, (300, 1, 1))
+    numbers[0], numbers[1] = 0.0, 1e-35
+    numbers[2, 0, 3], numbers[3, 0, 4], numbers[4, 0, 5] = np.nan, np.inf, -np.inf
+    numbers = numbers.astype(np.float32)
+    case = Case([(300, 300)], heads=(1, 1), size=16, dtype=torch.int8)
+    case.key, case.value = [numbers], [numbers[::-1]]
+    case.run(isa)
+    slots = case.layout().slot_mapping
+    parts = [part[:, 0].reshape(-1, *part.shape[3:])[slots] for part in case.contents()]
+    for codes, scales, wanted in ((parts[0], parts[2], numbers), (parts[1], parts[3], numbers[::-1])):
+        wanted = wanted[:, 0].astype(np.float64)
+        is_finite, is_seen = np.isfinite(wanted).all(-1), np.abs(wanted).max(-1) > 1e-30
+        assert np.isinf(scales[~is_finite]).all() and (codes[~(is_finite & is_seen)] == 0).all()
+        assert (scales[is_finite & ~is_seen] == 0).all()
+        codes, scales, wanted = (a[is_finite & is_seen].astype(np.float64) for a in (codes, scales, wanted))
+        np.testing.assert_allclose(scales, np.abs(wanted).max(-1) / 127, rtol=1e-7)
+        assert (np.abs(codes).max(-1) == 127).all()
+        assert (np.abs(codes * scales[:, None] - wanted) <= 0.5001 * scales[:, None]).all()
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int8])
+def test_bits_do_not_depend_on_threads(dtype, isa):
     threads, found = _native.num_threads(), []
     try:
         for count in (1, 2, 3):
             _native.set_num_threads(count)
             for _ in range(3):
-                found.append(Case([(1500, 1), (400, 400), (900, 30), (3000, 1)], size=64, heads=(9, 3)).run(isa))
+                case = Case([(1500, 1), (400, 400), (900, 30), (3000, 1)], size=64, heads=(9, 3), dtype=dtype)
+                found.append(case.run(isa))
     finally:
         _native.set_num_threads(threads)
     for other in found[1:]:
@@ -232,8 +282,9 @@ def test_bits_do_not_depend_on_threads(isa):
 
 
 @pytest.mark.parametrize("isa", ISAS)
-def test_bits_do_not_depend_on_neighbours(isa):
-    alone, among = Case([(1500, 1)]), Case([(1500, 1), (400, 400), (7, 1)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int8])
+def test_bits_do_not_depend_on_neighbours(dtype, isa):
+    alone, among = Case([(1500, 1)], dtype=dtype), Case([(1500, 1), (400, 400), (7, 1)], dtype=dtype)
     for mine, theirs in ((alone.query, among.query), (alone.key, among.key), (alone.value, among.value)):
         theirs[0] = mine[0]
     among.scale = alone.scale
@@ -241,16 +292,33 @@ def test_bits_do_not_depend_on_neighbours(isa):
 
 
 @pytest.mark.parametrize("isa", ISAS)
-def test_decode_equals_the_last_row_of_prefill(isa):
-    whole, last = Case([(700, 700)], size=64), Case([(700, 1)], size=64)
-    np.testing.assert_allclose(whole.run(isa)[-1:], last.run(isa), rtol=0, atol=2e-5)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int8])
+def test_decode_equals_the_last_row_of_prefill(dtype, isa):
+    whole, last = Case([(700, 700)], size=64, dtype=dtype), Case([(700, 1)], size=64, dtype=dtype)
+    np.testing.assert_allclose(whole.run(isa)[-1:], last.run(isa), rtol=0, atol=tolerance(whole))
 
 
 @pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("count", [1, 40])
+def test_bytes_keep_what_one_large_weight_leaves_the_others(count, isa):
+    """The first token takes 3/4 of the weight, 2000 others share the rest: each has 1/6000 of the first's."""
+    case = Case([(2000 + count, count)], heads=(1, 1), size=16, dtype=torch.int8)
+    case.scale = 1.0
+    for array in (case.query[0], case.key[0]):
+        array[:] = 0.0
+    case.query[0][:, 0, 0], case.key[0][0, 0, 0] = 1.0, np.log(6000.0)
+    case.value[0][0] = 0.0
+    case.value[0][1:] = byte_cache.rounded(np.abs(case.value[0][1:]))
+    np.testing.assert_allclose(case.run(isa), case.oracle(), rtol=2e-3)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize(("dtype", "atol"), [(torch.float32, 2e-5), (torch.int8, 0.05)])
 @pytest.mark.parametrize("width", [8, 16])
-def test_rotates_queries_and_keys_on_the_way(width, isa):
+def test_rotates_queries_and_keys_on_the_way(width, dtype, atol, isa):
+    """What a rotation makes of bytes is no longer of bytes, so one step of them is lost."""
     work = [(80, 80), (300, 1), (50, 3)]
-    plain, turned = Case(work), Case(work)
+    plain, turned = Case(work, dtype=dtype), Case(work, dtype=dtype)
     tokens = sum(new for _, new in work)
     angles = np.random.default_rng(1).uniform(0, 6, (tokens, width // 2))
     angles = np.concatenate([angles, angles], axis=1)
@@ -263,7 +331,7 @@ def test_rotates_queries_and_keys_on_the_way(width, isa):
             cos, sin = (f(angles[rows, None, : width // 2]) for f in (np.cos, np.sin))
             x[..., : width // 2], x[..., width // 2 : width] = first * cos - second * sin, second * cos + first * sin
     tables = (np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32))
-    np.testing.assert_allclose(turned.run(isa, tables), plain.oracle(), rtol=0, atol=2e-5)
+    np.testing.assert_allclose(turned.run(isa, tables), plain.oracle(), rtol=0, atol=atol)
 
 
 def test_sequences_of_one_step_may_share_blocks():
@@ -276,9 +344,10 @@ def test_sequences_of_one_step_may_share_blocks():
 
 
 @pytest.mark.parametrize("isa", ISAS)
-def test_large_scores_and_nan_stay_where_they_belong(isa):
-    case = Case([(100, 100), (90, 1)])
-    case.query[0] *= 300.0
+@pytest.mark.parametrize(("dtype", "factor"), [(torch.float32, 300.0), (torch.int8, 30.0)])
+def test_large_scores_and_nan_stay_where_they_belong(dtype, factor, isa):
+    case = Case([(100, 100), (90, 1)], dtype=dtype)
+    case.query[0] *= factor
     case.query[1][-1, 2] = np.nan
     found, expected = case.run(isa), case.oracle()
     assert np.isnan(found[100, 2]).all()

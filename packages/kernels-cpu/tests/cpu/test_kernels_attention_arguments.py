@@ -151,6 +151,14 @@ def test_copies_what_it_checked():
         {"cache": np.zeros((2 * BLOCKS, 2, KV_HEADS, BLOCK, SIZE), np.float32)[::2]},
         {"cache": np.zeros((0, 2, KV_HEADS, BLOCK, SIZE), np.float32)},
         {"cache": None},
+        {"cache": np.zeros((BLOCKS, 2, KV_HEADS, BLOCK, SIZE), np.int8)},
+        {"cache": np.zeros((BLOCKS, 2, KV_HEADS, BLOCK, SIZE + 4), np.uint8)},
+        {"cache": np.zeros((BLOCKS, 2, KV_HEADS, BLOCK, SIZE + 4), np.float32)},
+        {
+            "cache": np.zeros(1 + BLOCKS * 2 * KV_HEADS * BLOCK * (SIZE + 4), np.int8)[1:].reshape(
+                BLOCKS, 2, KV_HEADS, BLOCK, -1
+            )
+        },
         {"scale": np.nan},
         {"scale": None},
         {"window": -1},
@@ -212,10 +220,18 @@ def test_says_what_it_does_not_serve(changes, reason):
     assert isinstance(answer, Rejected) and reason in answer.reason
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
-def test_says_what_it_serves(dtype):
-    answer = CPUAttention.supports(AttentionSpec(**SPEC, dtype=dtype, kv_cache_dtype=dtype))
+@pytest.mark.parametrize(
+    ("dtype", "cache_dtype"),
+    [(dtype, dtype) for dtype in ("float32", "bfloat16", "float16")] + [("float32", "int8_per_token_head")],
+)
+def test_says_what_it_serves(dtype, cache_dtype):
+    answer = CPUAttention.supports(AttentionSpec(**SPEC, dtype=dtype, kv_cache_dtype=cache_dtype))
     assert isinstance(answer, Accepted) and _native.isa() in answer.note
+
+
+@pytest.mark.parametrize(("dtype", "preferred"), [("float32", "float16"), ("bfloat16", "bfloat16")])
+def test_prefers_sixteen_bits(dtype, preferred):
+    assert CPUAttention.preferred_kv_cache_dtype(AttentionSpec(**SPEC, dtype=dtype)) == preferred
 
 
 def test_backend_refuses_a_layout_and_tensors_that_do_not_fit():

@@ -137,6 +137,15 @@ def test_each_sequence_turns_by_its_own_length(kind, engine, sequence):
     assert ours.error() < TOLERANCE
 
 
+@pytest.mark.parametrize("architecture", ["Qwen3ForCausalLM", "Gemma2ForCausalLM", "MistralForCausalLM"])
+def test_caches_of_bytes(architecture, engine, through):
+    """Against float32: windows, caps and rotations leave no more than the rounding of keys and values."""
+    ours = engine(architecture, cache_dtype="int8_per_token_head", **CONFIGS[architecture])
+    through(ours)
+    errors = [np.abs(got - want).mean() / want.std() for got, want in ours.results]
+    assert 1e-4 < np.median(errors) < max(errors) < 0.03
+
+
 @pytest.mark.parametrize("cache_dtype", ["bfloat16", "float16"])
 @pytest.mark.parametrize("architecture", ["Qwen3ForCausalLM", "Gemma2ForCausalLM"])
 def test_caches_of_16_bits(architecture, cache_dtype, engine, through):

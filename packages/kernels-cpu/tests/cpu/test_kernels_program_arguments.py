@@ -47,6 +47,10 @@ def cache(blocks=BLOCKS, dtype=np.float32, block=BLOCK):
     return np.zeros((blocks, 2, KV_HEADS, block, SIZE), dtype)
 
 
+def bytes_cache(size=SIZE):
+    return np.zeros((BLOCKS, 2, KV_HEADS, BLOCK, size + 4), np.int8)
+
+
 ADDED = {
     "embedding": {"weight": Matrix(VOCAB), "out": X},
     "linear": {"parts": matrix(32), "bias": np.zeros(32, np.float32), "x": X, "out": Y},
@@ -119,6 +123,9 @@ WRONG = {
         {"cache": NOT_CONTIGUOUS}, {"cache": READ_ONLY}, {"cache": cache(dtype=np.float64)}, {"cache": None},
         {"cache": misaligned(cache().shape)},
         {"cache": cache(dtype=np.int16)}, {"cache_type": "bfloat16"}, {"cache_type": "int8"}, {"cache_type": None},
+        {"cache_type": "int8_per_token_head"}, {"cache": bytes_cache()}, {"cache_type": "int8_per_token_head",
+         "cache": cache(dtype=np.int8)}, {"cache_type": "int8_per_token_head", "cache": bytes_cache(SIZE + 1)},
+        {"cache_type": "int8_per_token_head", "cache": misaligned(bytes_cache().shape, np.int8)},
         {"cache": np.zeros((BLOCKS, 2, 0, BLOCK, SIZE), np.float32)},
         {"cache": np.zeros((BLOCKS, 2, KV_HEADS, BLOCK, 0), np.float32)},
         {"cache": np.zeros((BLOCKS, 2, KV_HEADS, BLOCK, 520), np.float32)},

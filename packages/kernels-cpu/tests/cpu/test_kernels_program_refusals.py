@@ -177,6 +177,7 @@ def test_an_engine_runs_natively_and_gives_the_tokens_of_the_eager_model(archite
     [
         ({"dtype": "bfloat16"}, "cpu: Activations are bfloat16"),
         ({"attention_backend": "torch"}, "'model.layers.0.self_attn' has attention backend 'torch'"),
+        ({"dtype": "bfloat16", "kv_cache_dtype": "int8_per_token_head"}, "cpu: Activations are bfloat16"),
         ({"kernels": "torch"}, "none of the kernels torch runs step programs"),
     ],
     ids=str,
@@ -222,6 +223,7 @@ def test_a_second_process_runs_the_saved_program_without_torch(process, tmp_path
     file.write_bytes(file.read_bytes()[:-1])  # damaged: recorded anew, and written again
     assert process() == [how, tokens, True]
     assert process() == [how, tokens, False]
+    assert process(kv_cache_dtype="int8_per_token_head")[::2] == [how, False]  # the dtype is not in the recording
 
 
 def test_what_the_saved_program_cannot_serve_runs_eagerly(process):

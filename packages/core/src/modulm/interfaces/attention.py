@@ -28,7 +28,8 @@ class AttentionSpec:
         has_sinks: One learned logit per head joins the softmax's denominator (gpt-oss).
         has_alibi: A slope per head times the distance is added to the scores.
         dtype: Of queries and output: "float32", "bfloat16" or "float16".
-        kv_cache_dtype: Of the cache, same names.
+        kv_cache_dtype: Of the cache: the same names, or "int8_per_token_head", signed bytes with a scale for each
+            token's key and value of a head.
         device_type: "cpu", "cuda", ...
     """
 
@@ -80,8 +81,13 @@ class AttentionBackend(ABC):
 
     @classmethod
     @abstractmethod
-    def kv_cache_shape(cls, num_blocks: int, block_size: int, num_kv_heads: int, head_size: int) -> tuple[int, ...]:
-        """Return the shape of one layer's cache tensor; its first dimension must be `num_blocks`."""
+    def kv_cache_shape(
+        cls, num_blocks: int, block_size: int, num_kv_heads: int, head_size: int, kv_cache_dtype: str = "float32"
+    ) -> tuple[int, ...]:
+        """Return the shape of one layer's cache tensor; its first dimension must be `num_blocks`.
+
+        Its numbers have the cache's dtype. One that has scales is of bytes, and the shape has room for them.
+        """
 
     @classmethod
     def preferred_kv_cache_dtype(cls, spec: AttentionSpec) -> str:

@@ -12,8 +12,9 @@ import torch
 import torch.nn.functional as F
 
 from modulm.interfaces.attention import AttentionBackend, AttentionSpec, BatchLayout
-from modulm.interfaces.support import Accepted, Support
+from modulm.interfaces.support import Accepted, Rejected, Support
 
+_CACHE_DTYPES = ("float32", "bfloat16", "float16")
 _PIECE = 1 << 21
 """Most query-key pairs (of one head) that are computed at once; bounds memory."""
 
@@ -99,17 +100,24 @@ class Step:
 
 
 class TorchAttention(AttentionBackend):
-    """Serves everything. The cache is [num_blocks, block_size, 2, num_kv_heads, head_size], keys before values."""
+    """Serves all but caches with scales.
+
+    The cache is [num_blocks, block_size, 2, num_kv_heads, head_size], keys before values.
+    """
 
     name: ClassVar[str] = "torch"
 
     @classmethod
     def supports(cls, spec: AttentionSpec) -> Support:
         """See base class."""
+        if spec.kv_cache_dtype not in _CACHE_DTYPES:
+            return Rejected(f"KV cache dtype {spec.kv_cache_dtype!r} is none of {', '.join(_CACHE_DTYPES)}")
         return Accepted("plain torch, slow")
 
     @classmethod
-    def kv_cache_shape(cls, num_blocks: int, block_size: int, num_kv_heads: int, head_size: int) -> tuple[int, ...]:
+    def kv_cache_shape(
+        cls, num_blocks: int, block_size: int, num_kv_heads: int, head_size: int, kv_cache_dtype: str = "float32"
+    ) -> tuple[int, ...]:
         """See base class."""
         return (num_blocks, block_size, 2, num_kv_heads, head_size)
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from modulm.interfaces.attention import AttentionBackend, AttentionSpec
 from modulm.worker.groups import Grouping, LayerPage
 
-ITEM_SIZES = {"float32": 4, "bfloat16": 2, "float16": 2}
-"""Bytes of a number of the cache."""
+ITEM_SIZES = {"float32": 4, "bfloat16": 2, "float16": 2, "int8_per_token_head": 1}
+"""Bytes of a number of the cache, as backends count them in its shape."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +68,9 @@ class AttentionLayers:
     def shapes(self, num_blocks: int, block_size: int) -> dict[str, tuple[int, ...]]:
         """Return the shape of each layer's cache."""
         return {
-            name: self.backends[name].kv_cache_shape(num_blocks, block_size, spec.num_kv_heads, spec.head_size)
+            name: self.backends[name].kv_cache_shape(
+                num_blocks, block_size, spec.num_kv_heads, spec.head_size, spec.kv_cache_dtype
+            )
             for name, spec in self.specs.items()
         }
 

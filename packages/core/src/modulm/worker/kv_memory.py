@@ -17,8 +17,10 @@ _ALIGNMENT = 64
 _HUGE_PAGE = 1 << 21
 """Bytes. On Linux numpy asks for such pages from two of them on, and they lie where addresses are multiples of this: a
 cache fills from its start, so that must be one. With small pages attention over long contexts takes a fifth longer."""
-_HOST_TYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": np.uint16}
+_HOST_TYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": np.uint16, "int8_per_token_head": np.int8}
 """What numpy has no type for is held as integers of its size."""
+_TORCH_TYPES = {"int8_per_token_head": "int8"}
+"""torch's name, where it is another."""
 
 
 def host_caches(
@@ -65,7 +67,7 @@ def device_caches(
 
     caches = {}
     for names in buffers:
-        types = {name: getattr(torch, dtypes[name]) for name in names}
+        types = {name: getattr(torch, _TORCH_TYPES.get(dtypes[name], dtypes[name])) for name in names}
         memory = torch.zeros(_size(names, shapes, types), dtype=torch.uint8, device=device)
         for name in names:
             caches[name] = memory.view(types[name]).view(shapes[name])

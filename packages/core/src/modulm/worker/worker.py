@@ -113,6 +113,7 @@ class Worker:
             "dtype": model_config.dtype,
             "weights_bytes": source.size_bytes,
             "kv_cache_bytes": count * grouping.block_bytes,
+            "kv_cache_dtype": ", ".join(sorted({spec.kv_cache_dtype for spec in layers.specs.values()})),
             "kv_blocks": f"{count} of {block_size} tokens in {len(grouping.groups)} groups",
             "kernels": ", ".join(
                 f"{kernel.name}{f' ({told})' if (told := kernel.describe()) else ''}" for kernel in kernels
