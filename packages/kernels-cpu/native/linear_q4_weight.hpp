@@ -77,7 +77,7 @@ class Q4Weight : public PackedWeight {
     const auto kernel = linear_q4(isa_).fast;
     if (num_tokens <= kFewTokens) return in_order(quantized, num_tokens, out, pool);
     in_pieces(num_tokens, pool, [&, kernel](int64_t first, int64_t last, int64_t begin, int64_t end) {
-      kernel(view_, quantized, first, last, begin, end, out, {});
+      kernel(view_, quantized, first, last, begin, end, out, {view_.data + memory_.size(), view_.data});
     });
   }
 
