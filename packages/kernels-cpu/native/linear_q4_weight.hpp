@@ -33,7 +33,10 @@ class Q4Weight : public PackedWeight {
   int64_t out_features() const override { return view_.out_features; }
   int64_t in_features() const override { return view_.in_features; }
 
-  Stream stream() const override { return {view_.data, view_.blocks(), view_.block_bytes()}; }
+  Stream stream() const override {
+    const int64_t blocks = view_.blocks(), shared = blocks / (8 * pool().num_threads());
+    return {view_.data, blocks, view_.block_bytes(), std::min(blocks_per_piece(), std::max<int64_t>(2, shared))};
+  }
 
   void multiply(const float* x, int64_t stride, int64_t tokens, float* out, int64_t out_stride, bool) const override {
     linear(x, Float::f32, stride, tokens, {out, Float::f32, out_stride}, pool());
@@ -103,10 +106,9 @@ class Q4Weight : public PackedWeight {
   void in_order(const QuantizedRows& x, int64_t num_tokens, const Q4Out& out, Pool& pool) const {
     const auto kernel = linear_q4(isa_).fast;
     const Stream all = stream();
-    const int64_t grain = std::min(blocks_per_piece(), std::max<int64_t>(2, all.blocks / (8 * pool.num_threads())));
-    pool.run(all.blocks, grain, [&, kernel](int64_t first, int64_t last) {
+    pool.run(all.blocks, all.grain, [&, kernel](int64_t first, int64_t last) {
       int share = 0;
-      while (pool.share_begin(share + 1, all.blocks) <= first) ++share;
+      while (pool.share_begin(share + 1, all.blocks, all.grain) <= first) ++share;
       const uint8_t* next = next_.data == nullptr ? nullptr : next_.begin_of(share, pool);
       kernel(view_, x, first, last, 0, num_tokens, out, {all.begin_of(share + 1, pool), next});
     });

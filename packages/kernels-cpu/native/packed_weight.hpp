@@ -8,13 +8,14 @@
 
 namespace modulm {
 
-// Memory that a product with few tokens reads from one end to the other, each thread of the pool its share of the blocks.
+// Memory that a product with few tokens reads from one end to the other, each thread of the pool its share of the blocks,
+// `grain` at a time.
 struct Stream {
   const uint8_t* data = nullptr;
-  int64_t blocks = 0, block_bytes = 0;
+  int64_t blocks = 0, block_bytes = 0, grain = 1;
 
   const uint8_t* begin_of(int number, const Pool& pool) const {
-    return data + pool.share_begin(number, blocks) * block_bytes;
+    return data + pool.share_begin(number, blocks, grain) * block_bytes;
   }
 };
 

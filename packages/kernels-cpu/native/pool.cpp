@@ -53,8 +53,8 @@ void Pool::execute(int64_t count, int64_t grain, Call call, const void* self) {
   self_ = self;
   grain_ = grain;
   for (int i = 0; i < num_threads_; ++i) {
-    shares_[size_t(i)].next.store(share_begin(i, count), std::memory_order_relaxed);
-    shares_[size_t(i)].end = share_begin(i + 1, count);
+    shares_[size_t(i)].next.store(share_begin(i, count, grain), std::memory_order_relaxed);
+    shares_[size_t(i)].end = share_begin(i + 1, count, grain);
   }
   open_.store(true);
   epoch_.fetch_add(1);

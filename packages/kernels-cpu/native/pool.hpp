@@ -22,8 +22,11 @@ class Pool {
 
   int num_threads() const { return num_threads_; }
 
-  // Where the share of thread `number` begins of `count` items; that of number `num_threads` is the end.
-  int64_t share_begin(int number, int64_t count) const { return count * number / num_threads_; }
+  // Where the share of thread `number` begins of `count` items, `grain` at a time; that of number `num_threads` is the end.
+  int64_t share_begin(int number, int64_t count, int64_t grain) const {
+    const int64_t pieces = (count + grain - 1) / grain, begin = pieces * number / num_threads_ * grain;
+    return begin < count ? begin : count;
+  }
 
   // Call `body(begin, end)` for disjoint ranges that cover [0, count), `grain` items at a time; returns when all are
   // done. `body` runs on several threads at once and must not throw. One job at a time: concurrent callers queue.
