@@ -35,7 +35,7 @@ class Q4Weight : public PackedWeight {
 
   Stream stream() const override {
     const int64_t blocks = view_.blocks(), shared = blocks / (8 * pool().num_threads());
-    return {view_.data, blocks, view_.block_bytes(), std::min(blocks_per_piece(), std::max<int64_t>(2, shared))};
+    return {view_.data, blocks, view_.block_bytes(), std::min(blocks_per_piece(), in_pairs(shared))};
   }
 
   void multiply(const float* x, int64_t stride, int64_t tokens, float* out, int64_t out_stride, bool) const override {
@@ -65,7 +65,10 @@ class Q4Weight : public PackedWeight {
   static constexpr int64_t kFewTokens = 32;
   static constexpr int64_t kInlineNumbers = 4 << 10;  // so many activations are converted faster than a worker wakes
 
-  int64_t blocks_per_piece() const { return std::max<int64_t>(1, kPieceBytes / view_.block_bytes()); }
+  int64_t blocks_per_piece() const { return in_pairs(kPieceBytes / view_.block_bytes()); }
+
+  // Kernels may take two blocks at once, and one that is left takes nearly as long.
+  static int64_t in_pairs(int64_t blocks) { return std::max<int64_t>(2, (blocks + 1) / 2 * 2); }
 
   void linear_fast(const void* x, Float type, int64_t stride, int64_t num_tokens, const Q4Out& out, Pool& pool) const {
     const int64_t size = view_.in_features;
@@ -119,8 +122,8 @@ class Q4Weight : public PackedWeight {
   void in_pieces(int64_t num_tokens, Pool& pool, const Body& body) const {
     const int64_t shares = 4 * int64_t(pool.num_threads()), blocks = view_.blocks();
     const int64_t tiles = (num_tokens + kPieceTokens - 1) / kPieceTokens;
-    const int64_t enough = std::max<int64_t>(1, blocks * tiles / shares);
-    const int64_t grain = std::min(blocks_per_piece(), enough), grains = (blocks + grain - 1) / grain;
+    const int64_t grain = std::min(blocks_per_piece(), in_pairs(blocks * tiles / shares));
+    const int64_t grains = (blocks + grain - 1) / grain;
     pool.run(tiles * grains, 1, [&](int64_t piece, int64_t end) {
       for (; piece < end; ++piece) {
         const int64_t first = piece % grains * grain, begin = piece / grains * kPieceTokens;
