@@ -1,0 +1,47 @@
+"""Packed weights share slabs of memory: each keeps its own numbers, and what nobody holds goes back to the system."""
+
+import gc
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from modulm.interfaces.quantization import GroupedInt
+from modulm.reference.dequantize import dequantize
+from modulm_kernels_cpu.packed_q4 import pack
+
+STATM = Path("/proc/self/statm")
+SLAB = 16 << 20
+
+
+def weight(seed):
+    work = np.random.default_rng(seed)
+    scales = (work.random((256, 32), np.float32) + 0.5).astype(np.float16)
+    codes = work.integers(0, 256, (256, 512), np.uint8)
+    return GroupedInt(
+        bits=4, out_features=256, in_features=1024, group_size=32, codes=codes, scales=scales, minimums=-scales
+    )
+
+
+def rows(packed):
+    return packed(torch.eye(1024)[:7]).numpy()
+
+
+def resident():
+    return int(STATM.read_text().split()[1]) * 4096
+
+
+@pytest.mark.skipif(not STATM.exists(), reason="needs /proc")
+def test_weights_that_are_gone_leave_their_memory_and_their_neighbours_alone():
+    first = weight(0)
+    kept = pack(first, "exact")
+    before = resident()
+    for seed in range(12):
+        many = [pack(weight(seed), "exact") for _ in range(120)]  # 20 MB
+        assert len(many) == 120
+    del many
+    gc.collect()
+    assert resident() - before < 3 * SLAB
+    expected = dequantize(first, torch.float32)[:, :7].T.numpy()
+    np.testing.assert_allclose(rows(kept), expected, rtol=1e-6)
