@@ -60,6 +60,7 @@ struct AttentionUnit {
   int32_t first_position;  // of the first query
   int32_t begin, end;
   int32_t split, num_splits;  // which part of the context this is, of how many
+  bool writes;                // its one query's key and value, which no other unit sees: just before they are read
   int64_t partial_row;        // where the results of split 0 begin, if there are several
   int64_t tile;               // counts groups of splits
 };

@@ -50,6 +50,10 @@ class AttentionPlan {
   const int64_t block_size_;
   std::vector<int32_t> query_start_, seq_lens_, blocks_;
   std::vector<int64_t> slots_, first_block_;  // first_block_: where each sequence's row begins in `blocks_`
+  struct Tokens {
+    int64_t begin, end;
+  };
+  std::vector<Tokens> written_first_;  // of sequences with several: all are in the cache before any unit reads
   int64_t highest_slot_ = -1;
   std::vector<std::unique_ptr<Units>> units_;
   std::vector<float> partials_;

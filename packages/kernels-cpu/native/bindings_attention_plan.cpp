@@ -47,6 +47,11 @@ AttentionPlan::AttentionPlan(const int32_t* query_start, int64_t num_seqs, const
     require(seq_lens_[i] >= count, "attention: seq_lens must include the tokens of the step");
     const int64_t used = divided_up(seq_lens_[i], block_size);
     require(used <= table_width, "attention: block_table has fewer blocks than seq_lens need");
+    if (count > 1) {
+      for (int64_t token = query_start_[i]; token < query_start_[i + 1]; token += kTokensAtOnce) {
+        written_first_.push_back({token, std::min<int64_t>(token + kTokensAtOnce, query_start_[i + 1])});
+      }
+    }
     first_block_.push_back(int64_t(blocks_.size()));
     blocks_.insert(blocks_.end(), block_table + i * table_width, block_table + i * table_width + used);
   }
@@ -94,6 +99,7 @@ void AttentionPlan::cut(Units& found, int64_t sequence) const {
     unit.tile = found.num_tiles;
     for (int64_t s = 0; s < num_splits; ++s) {
       unit.split = int32_t(s);
+      unit.writes = s == num_splits - 1 && token_end - query_start_[sequence] == 1;
       unit.begin = int32_t(s == 0 ? begin : (begin / step + s) * step);
       unit.end = int32_t(s == num_splits - 1 ? end : (begin / step + s + 1) * step);
       found.units.push_back(unit);
@@ -128,18 +134,12 @@ void AttentionPlan::run(AttentionCall call, int64_t num_blocks, const AttentionK
 }
 
 void AttentionPlan::write(const AttentionCall& call, const AttentionKernels& kernels, Pool& pool) const {
-  const int64_t chunks = divided_up(num_tokens(), kTokensAtOnce);
-  const auto body = [&](int64_t begin, int64_t end) {
+  pool.run(int64_t(written_first_.size()) * call.num_kv_heads, 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
-      const int64_t first = i / call.num_kv_heads * kTokensAtOnce;
-      kernels.write(call, i % call.num_kv_heads, first, std::min(first + kTokensAtOnce, num_tokens()));
+      const Tokens& some = written_first_[size_t(i / call.num_kv_heads)];
+      kernels.write(call, i % call.num_kv_heads, some.begin, some.end);
     }
-  };
-  if (chunks <= 1) {
-    body(0, chunks * call.num_kv_heads);
-  } else {
-    pool.run(chunks * call.num_kv_heads, 1, body);
-  }
+  });
 }
 
 void AttentionPlan::attend(const AttentionCall& call, const Units& work, const AttentionKernels& kernels, Pool& pool) {
@@ -162,6 +162,7 @@ void AttentionPlan::attend(const AttentionCall& call, const Units& work, const A
       const AttentionAround around{first > begin ? &unit - 1 : nullptr, after < end ? &unit + 1 : nullptr,
                                    std::max(begin - first, int64_t(0)), std::min(end - first, heads),
                                    std::min(end - after, heads)};
+      if (unit.writes) kernels.write(call, head, unit.first_token, unit.first_token + 1);
       kernels.attend(call, unit, head, around, memory, partial + unit.split * rows * partial_size);
       if (unit.num_splits == 1) continue;
       // Who finishes last joins the splits, always in the same order.

@@ -91,14 +91,17 @@ inline void add_input(const uint8_t* chunk, int64_t pair, int row, const float* 
   }
 }
 
-// Asks for weights 4 KiB ahead where a tile takes so long over them that the processor, which does not look beyond a
-// page, would wait at each.
+constexpr int64_t kBytesAhead = 32 << 10;
+
+// Asks for weights that are read some time later: a processor does not look beyond a page of memory, and would wait at
+// each. With fewer tokens its guesses are good enough; float32 may be a chunk that was widened. Inlined by force: GCC
+// drops calls of a function that does nothing else.
 template <Element element, int tokens>
-inline void fetch_ahead(const uint8_t* pair) {
-  if constexpr (element == kBf16Pair && tokens > 8) {
+[[gnu::always_inline]] inline void fetch_ahead(const uint8_t* chunk, int64_t pair) {
+  if constexpr (element == Element::f32 || tokens < 4) return;
+  constexpr int64_t bytes = 2 * kPanel * (element == kBf16Pair ? 4 : 2);
 #pragma GCC unroll 4
-    for (int line = 0; line < 4; ++line) __builtin_prefetch(pair + 4096 + line * 64);
-  }
+  for (int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(chunk + pair * bytes + kBytesAhead + at, 0, 2);
 }
 
 // sums[token][row] += x[token][word] * weight[word][row], for `tokens` tokens and `vectors` vectors of rows. Not
@@ -112,7 +115,7 @@ template <Element element, int tokens, int vectors>
     for (int v = 0; v < vectors; ++v) total[t][v] = load(sums + t * kPanel + row + v * kLanes);
   }
   for (int64_t pair = 0; pair < pairs; ++pair) {
-    fetch_ahead<element, tokens>(chunk + pair * 2 * kPanel * 4);
+    if (row == 0) fetch_ahead<element, tokens>(chunk, pair);
     add_input<element, 0>(chunk, pair, row, x, total);
     add_input<element, 1>(chunk, pair, row, x, total);
   }
