@@ -42,9 +42,9 @@ template <int kRows>
   constexpr int kVectors = kWidth<kRows>;
   Ints sum[kRows][kVectors];
   const auto start = [&](int) { fill(sum, all_ints(0)); };
-  const auto part = [&](int v, int64_t d, int count) {
+  const auto part = [&](int v, int64_t d, int first, int last) {
     const int32_t* some = queries + d * kRows;
-    for (int i = 0; i < count; i += kQuad) {
+    for (int i = first; i < last; i += kQuad) {
       add_quads(sum, some + i, kLanes, [&](int j) { return load_ints(keys[v + j] + (d + i) / kQuad * stride); });
     }
   };

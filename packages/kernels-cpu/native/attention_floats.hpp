@@ -16,9 +16,9 @@ inline void query_times_keys(const float* queries, const T* const* keys, int64_t
   constexpr int kVectors = kWidth<kRows>;
   Vec sum[kRows][kVectors];
   const auto start = [&](int) { fill(sum, all(0.0f)); };
-  const auto part = [&](int v, int64_t d, int count) {
+  const auto part = [&](int v, int64_t d, int first, int last) {
     const float* some = queries + d * kRows;
-    for (int i = 0; i < count; ++i) {
+    for (int i = first; i < last; ++i) {
       Vec key[kVectors];
       for (int j = 0; j < kVectors; ++j) key[j] = load(keys[v + j] + (d + i) * stride);
       for (int r = 0; r < kRows; ++r) {

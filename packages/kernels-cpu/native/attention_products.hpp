@@ -72,26 +72,29 @@ inline int copied_vector(int v, int64_t start, int64_t begin, int64_t end) {
   return v < first ? first : v > last ? last : v;
 }
 
-// For vectors begin <= v < end, kVectors at a time: start(v), then part(v, d, count) for each kLanes numbers of a head,
-// then finish(v).
+constexpr int kAskEvery = 4;  // numbers of keys, or positions of values: more lines at once would only wait
+
+// For vectors begin <= v < end, kVectors at a time: start(v), then part(v, d, first, last) for numbers d + first to
+// d + last - 1 of a head, where d is a multiple of kLanes, then finish(v).
 template <int kVectors, class Start, class Part, class Finish>
 inline void over_keys(int64_t size, int begin, int end, const Ahead& ahead, Sweep& sweep, const Start& start,
                       const Part& part, const Finish& finish) {
-  const int64_t steps = (size + kLanes - 1) / kLanes * (kTileVectors / kVectors);
+  const int64_t steps = (size + kAskEvery - 1) / kAskEvery * (kTileVectors / kVectors);
   const int64_t rate = ahead.rate(steps), sweep_rate = sweep.rate(int(steps));
   int64_t asked = 0;
   for (int v = begin / kVectors * kVectors; v < end; v += kVectors) {
     start(v);
     for (int64_t d = 0; d < size; d += kLanes) {
-      if (rate != 0) ahead.ask(rate, asked++);
-      if (sweep_rate != 0) sweep.ask(sweep_rate);
-      part(v, d, size - d < kLanes ? int(size - d) : kLanes);
+      const int count = size - d < kLanes ? int(size - d) : kLanes;
+      for (int i = 0; i < count; i += kAskEvery) {
+        if (rate != 0) ahead.ask(rate, asked++);
+        if (sweep_rate != 0) sweep.ask(sweep_rate);
+        part(v, d, i, i + kAskEvery < count ? i + kAskEvery : count);
+      }
     }
     finish(v);
   }
 }
-
-constexpr int kAskEvery = 16;  // positions of values
 
 // For rows of `width` numbers, a multiple of kLanes, kVectors at a time: pass(first, walk), where walk(part) calls
 // part(values, t, stop) for runs of positions of a tile, from begin to end. At last passes of one vector.
