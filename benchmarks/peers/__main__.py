@@ -116,7 +116,7 @@ def report(done: dict[str, Any], rows: list[score.Row], records: list[score.Reco
 
 def asked_figures(only: list[str]) -> set[str] | None:
     """Return the figures whose lines are shown; None for all."""
-    starts = {f"{name}_{state}" for name in ("first_token", "memory") for state in ("first", "cached")}
+    starts = {f"{name}_{state}" for name in ("first_token", "memory") for state in jobs.STATES}
     return {*only, *(starts if jobs.START in only else ())} or None
 
 

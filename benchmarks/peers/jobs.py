@@ -11,6 +11,11 @@ from peers.workload import RATES
 START = "start"
 """Name in `--only` for the jobs that time a start and read the peak memory."""
 FIGURES = (*RATES, "context1024", START)
+STATES = ("first", "cached", "first_int8", "cached_int8")
+"""Of a start: without and with the program in the cache folder, each with the KV cache's own choice and with bytes."""
+
+
+BYTES = ("kv_cache_dtype=int8_per_token_head",)
 
 
 @dataclass(frozen=True)
@@ -20,7 +25,7 @@ class Job:
     Attributes:
         weights: The form of the weights as `weights.py` names it.
         label: How results name the weights; differs where one form is computed in several types.
-        state: "first" or "cached": the figures' names end in it; the first clears the engine's cache folder before.
+        state: One of `STATES`: the figures' names end in it; "first" clears the engine's cache folder before.
     """
 
     engine: str
@@ -49,6 +54,8 @@ def all_jobs() -> list[Job]:
     return [
         Job("modulm", "q4_1", (FILL,), state="first"),
         Job("modulm", "q4_1", (FILL,), state="cached"),
+        Job("modulm", "q4_1", (FILL,), state="first_int8", options=BYTES),
+        Job("modulm", "q4_1", (FILL,), state="cached_int8", options=BYTES),
         Job("llama", "q4_1", RATES),
         Job("modulm", "q4_1", (*RATES, "context1024")),
         Job("llama", "q4_0", RATES),

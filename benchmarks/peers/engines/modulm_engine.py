@@ -21,7 +21,7 @@ class Modulm:
 
         self._params = SamplingParams
         defaults = {"enable_prefix_caching": False, "max_num_seqs": 32, "max_model_len": workload.MAX_MODEL_LEN}
-        defaults |= {"max_num_batched_tokens": 2048, "block_size": 16, "num_kv_blocks": workload.KV_TOKENS // 16}
+        defaults |= {"block_size": 16, "num_kv_blocks": workload.KV_TOKENS // 16}
         self.llm = LLM(model=model, **{**defaults, **options})
 
     def _greedy(self, num_tokens: int) -> Any:
