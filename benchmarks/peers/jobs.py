@@ -11,8 +11,8 @@ from peers.workload import RATES
 START = "start"
 """Name in `--only` for the jobs that time a start and read the peak memory."""
 FIGURES = (*RATES, "context1024", START)
-STATES = ("first", "cached", "first_int8", "cached_int8")
-"""Of a start: without and with the program in the cache folder, each with the KV cache's own choice and with bytes."""
+STATES = ("first", "cached", "cached_int8")
+"""Of a start: without and with the program in the cache folder, and with a KV cache of bytes."""
 
 
 BYTES = ("kv_cache_dtype=int8_per_token_head",)
@@ -54,7 +54,6 @@ def all_jobs() -> list[Job]:
     return [
         Job("modulm", "q4_1", (FILL,), state="first"),
         Job("modulm", "q4_1", (FILL,), state="cached"),
-        Job("modulm", "q4_1", (FILL,), state="first_int8", options=BYTES),
         Job("modulm", "q4_1", (FILL,), state="cached_int8", options=BYTES),
         Job("llama", "q4_1", RATES),
         Job("modulm", "q4_1", (*RATES, "context1024")),
