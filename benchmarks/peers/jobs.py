@@ -15,9 +15,6 @@ STATES = ("first", "cached", "cached_int8")
 """Of a start: without and with the program in the cache folder, and with a KV cache of bytes."""
 
 
-BYTES = ("kv_cache_dtype=int8_per_token_head",)
-
-
 @dataclass(frozen=True)
 class Job:
     """One child process.
@@ -54,7 +51,7 @@ def all_jobs() -> list[Job]:
     return [
         Job("modulm", "q4_1", (FILL,), state="first"),
         Job("modulm", "q4_1", (FILL,), state="cached"),
-        Job("modulm", "q4_1", (FILL,), state="cached_int8", options=BYTES),
+        Job("modulm", "q4_1", (FILL,), state="cached_int8", options=("kv_cache_dtype=int8_per_token_head",)),
         Job("llama", "q4_1", RATES),
         Job("modulm", "q4_1", (*RATES, "context1024")),
         Job("llama", "q4_0", RATES),
