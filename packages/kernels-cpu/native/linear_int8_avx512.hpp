@@ -1,13 +1,12 @@
 // Integers of `kernels/linear_int8.cpp` on AVX-512 with VNNI: 16 rows, `vpdpbusd` adds 4 products to each lane.
 #pragma once
 
-#include "lanes.hpp"
+#include "integer_lanes.hpp"
 #include "linear_int8.hpp"
 
 namespace modulm::MODULM_ISA {
 namespace {
 
-using Ints = __m512i;
 constexpr bool kSignedBytes = false;  // AVX2 takes codes of 8 bits as signed, 128 less than they are
 constexpr int kIntTile = 6;     // tokens: 12 sums of integers, 12 of floats
 constexpr int int_vectors_for(int) { return 2; }  // vectors of rows for so many tokens
@@ -23,9 +22,7 @@ inline Ints shifted_right(Ints a) {
   if constexpr (bits < 0) return _mm512_slli_epi32(a, -bits);
   return a;
 }
-inline Ints all_ints(int32_t value) { return _mm512_set1_epi32(value); }
 inline Ints minus(Ints a, Ints b) { return _mm512_sub_epi32(a, b); }
-inline Vec to_floats(Ints a) { return _mm512_cvtepi32_ps(a); }
 
 inline Ints four_inputs(const int8_t* x) {
   int32_t four;

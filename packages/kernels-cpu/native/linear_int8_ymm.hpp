@@ -1,13 +1,11 @@
 // Integers of `kernels/linear_int8.cpp` in 256 bits, but for their products, in which AVX2 and AVX-VNNI differ.
 #pragma once
 
-#include "lanes.hpp"
+#include "integer_lanes.hpp"
 #include "linear_int8.hpp"
 
 namespace modulm::MODULM_ISA {
 namespace {
-
-using Ints = __m256i;
 
 inline Ints load_bytes(const uint8_t* from) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)); }
 inline void store_bytes(uint8_t* to, Ints value) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), value); }
@@ -20,9 +18,7 @@ inline Ints shifted_right(Ints a) {
   if constexpr (bits < 0) return _mm256_slli_epi32(a, -bits);
   return a;
 }
-inline Ints all_ints(int32_t value) { return _mm256_set1_epi32(value); }
 inline Ints minus(Ints a, Ints b) { return _mm256_sub_epi32(a, b); }
-inline Vec to_floats(Ints a) { return _mm256_cvtepi32_ps(a); }
 
 inline Ints four_inputs(const int8_t* x) {
   int32_t four;
