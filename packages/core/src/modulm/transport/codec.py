@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from modulm.errors import EngineError
-from modulm.types import Request
+from modulm.types import FinishReason, Request
 
 T = TypeVar("T")
 _encoder = msgspec.msgpack.Encoder()
@@ -22,6 +22,7 @@ class Abort(msgspec.Struct, kw_only=True, tag="abort"):
     """Frontend to engine: end these."""
 
     request_ids: list[str]
+    reason: FinishReason = "abort"
 
 
 ToEngine = Submit | Abort
