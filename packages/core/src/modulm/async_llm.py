@@ -4,6 +4,7 @@ Knows prompts and outputs, as `llm.py` does; the work is done behind `launch.py`
 """
 
 import asyncio
+import dataclasses
 import time
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
@@ -106,8 +107,11 @@ class AsyncLLM:
             self._streams.close(stream)
 
     def health(self) -> Health:
-        """Say how the engine is; never blocks."""
-        return self._serving.client.health()
+        """Say how the engine is, without asking it."""
+        health = self._serving.client.health()
+        if self._streams.refusal is not None:
+            return dataclasses.replace(health, ready=False, reason=self._streams.refusal)
+        return health
 
     def describe(self) -> dict[str, Any]:
         """Return what this engine is made of, as `LLM.explain` does."""
