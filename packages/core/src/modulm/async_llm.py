@@ -150,10 +150,9 @@ class AsyncLLM:
         self._streams.shutdown()
 
     def _record(self, report: EngineStats) -> None:
-        for each in self._loggers:
+        for each in list(self._loggers):
             try:
                 each.record(report.scheduler, report.iteration)
             except Exception:
                 _log.exception("Stat logger %r failed; it is not told any more", each)
                 self._loggers.remove(each)
-                return

@@ -31,7 +31,7 @@ from modulm.launch import Serving, build_engine, build_frontend, made_of, resolv
 from modulm.log import logger
 from modulm.plugins.bootstrap import bootstrap
 from modulm.transport.client import TICK_S
-from modulm.transport.codec import Failed, FromEngine, Outputs, Ready, Resolved
+from modulm.transport.codec import Failed, FromEngine, Outputs, Ready, Resolved, decode, encode
 from modulm.transport.restarts import RestartingClient
 from modulm.transport.socket import SocketClient, SocketServer
 from modulm.types import EngineStats, Request, StepOutput
@@ -214,7 +214,7 @@ def launch_process(config: EngineConfig, *, reports: bool, restarts: int) -> Ser
 
 def main() -> None:
     """Be an engine process: read the order from standard input, load, serve, end."""
-    order = msgspec.json.decode(sys.stdin.buffer.readline(), type=_Order)
+    order = decode(bytes.fromhex(sys.stdin.readline()), _Order)
     logging.getLogger("modulm").setLevel(order.log_level)
     threading.Thread(target=_end_with_parent, args=(order.folder,), daemon=True).start()
     server = SocketServer(Path(order.folder), reports=order.reports)
@@ -260,7 +260,7 @@ def _order(config: EngineConfig, folder: str, *, reports: bool) -> bytes:
     level = logger("engine_process").getEffectiveLevel()
     order = _Order(config=portable(config), folder=folder, reports=reports, log_level=level)
     try:
-        return json.dumps(sys.path).encode() + b"\n" + msgspec.json.encode(order) + b"\n"
+        return json.dumps(sys.path).encode() + b"\n" + encode(order).hex().encode() + b"\n"
     except (OverflowError, TypeError) as error:
         raise ConfigError(
             f"An option of {config!r} cannot be sent to an engine process: {error}. Use plain values and numbers of at "
