@@ -121,7 +121,7 @@ class Frontend:
         label = request_id if request_id is not None else str(next(self._labels))
         if trace_headers is not None:
             for request in requests:
-                request.trace_headers = {**trace_headers, "x-request-id": label}
+                request.trace_headers = {"x-request-id": label, **trace_headers}
         reply = Reply(label, read, requests, self.tokenizer)
         with self._lock:
             self._live |= dict.fromkeys(reply.completions, reply)

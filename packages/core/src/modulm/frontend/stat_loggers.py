@@ -65,6 +65,9 @@ class StatLoggers:
         enable_default_loggers: Whether to write a line of text every `interval_s` seconds; shown at level INFO.
         otlp_traces_endpoint: An OpenTelemetry collector that gets a span of every request submitted with
             `trace_headers`.
+
+    Attributes:
+        makes_spans: Whether requests are to be submitted with `trace_headers`.
     """
 
     def __init__(
@@ -77,6 +80,7 @@ class StatLoggers:
         otlp_traces_endpoint: str | None = None,
         interval_s: float = 10.0,
     ) -> None:
+        self.makes_spans = otlp_traces_endpoint is not None
         self._config = config
         self._engine_indexes = list(engine_indexes)
         self._interval_s = interval_s
