@@ -39,7 +39,7 @@ class StatFeed:
         logger: AggregateStatLoggerBase,
         asked: str,
         interval_s: float,
-        on_failure: Callable[[BaseException], None] = lambda _: None,
+        on_failure: Callable[[BaseException], None],
     ) -> None:
         self.logger = logger
         self._asked = asked

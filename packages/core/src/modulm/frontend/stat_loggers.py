@@ -32,6 +32,8 @@ from modulm.types import EngineStats, IterationStats, SchedulerStats
 
 Factory = Callable[[LoggedConfig, int], StatLoggerBase] | type[AggregateStatLoggerBase]
 """Makes one logger per engine, called by position; or the class of a logger for all, called by keyword."""
+_Made = tuple[AggregateStatLoggerBase, str, Callable[[BaseException], None]]
+"""A logger, what to call it in messages, and who is told when it fails."""
 _PATIENCE_S = 1.0
 
 
@@ -83,16 +85,15 @@ class StatLoggers:
         self.makes_spans = otlp_traces_endpoint is not None
         self._config = config
         self._engine_indexes = list(engine_indexes)
-        self._interval_s = interval_s
-        self._feeds: list[StatFeed] = []
-        for made, asked in [(self._make(factory), _name(factory)) for factory in factories]:
-            self._feed(made, asked)
-        for record, logger_class in load_stat_loggers():
-            self._add_plugin(record, logger_class)
+        wanted = [(factory, _name(factory)) for factory in factories]
         if otlp_traces_endpoint is not None:
-            self._feed(self._make(spans_to(otlp_traces_endpoint)), "The stat logger of spans")
+            wanted.append((spans_to(otlp_traces_endpoint), "The stat logger of spans"))
+        made: list[_Made] = [(self._make(factory), asked, _nothing) for factory, asked in wanted]
+        for record, logger_class in load_stat_loggers():
+            made += self._of_plugin(record, logger_class)
         if enable_default_loggers and logger("stats").isEnabledFor(logging.INFO):
-            self._feed(self._make(StatLines), "The stat logger of core")
+            made.append((self._make(StatLines), "The stat logger of core", _nothing))
+        self._feeds = [StatFeed(each, asked, interval_s, on_failure) for each, asked, on_failure in made]
 
     @property
     def stat_loggers(self) -> list[AggregateStatLoggerBase]:
@@ -126,22 +127,19 @@ class StatLoggers:
             return factory(vllm_config=self._config, engine_indexes=self._engine_indexes)
         return PerEngineStatLoggerAdapter(self._config, self._engine_indexes, factory)
 
-    def _add_plugin(self, record: LoadRecord, logger_class: Factory) -> None:
+    def _of_plugin(self, record: LoadRecord, logger_class: Factory) -> list[_Made]:
         try:
             made = self._make(logger_class)
         except (Exception, SystemExit) as error:  # a plugin may raise anything, and must not end the server
             broken = Broken(f"{record.asked} cannot be used: its constructor raised {error!r}.")
             broken.__cause__ = error
             leave_out(record, broken)
-            return
+            return []
 
         def on_failure(error: BaseException) -> None:
             failed(record, Broken(f"{record.asked} raised {error!r} and was switched off."))
 
-        self._feed(made, record.asked, on_failure)
-
-    def _feed(self, made: AggregateStatLoggerBase, asked: str, *on_failure: Callable[[BaseException], None]) -> None:
-        self._feeds.append(StatFeed(made, asked, self._interval_s, *on_failure))
+        return [(made, record.asked, on_failure)]
 
 
 class PerEngineStatLoggerAdapter(AggregateStatLoggerBase):
@@ -180,6 +178,10 @@ class PerEngineStatLoggerAdapter(AggregateStatLoggerBase):
     def routes(self) -> list[Any]:
         """Return the routes of all."""
         return [route for own in self.per_engine_stat_loggers.values() for route in own.routes()]
+
+
+def _nothing(error: BaseException) -> None:
+    """The log has said it."""
 
 
 def _name(factory: Factory) -> str:
