@@ -56,7 +56,14 @@ class RequestError(ModulmError, ValueError):
 
 
 class EngineError(ModulmError, RuntimeError):
-    """The engine failed; not the client's fault (HTTP 5xx)."""
+    """The engine failed; not the client's fault (HTTP 5xx).
+
+    `retry_after_s` says when the same request may be served, where that is known.
+    """
+
+    def __init__(self, message: str, *, retry_after_s: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
 
 
 def did_you_mean(name: str, known: Iterable[str], *, cutoff: float = 0.6) -> str:

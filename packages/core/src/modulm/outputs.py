@@ -1,4 +1,4 @@
-"""What a caller of `LLM` gets back, with vLLM's field names. Knows no room; built by `frontend/`."""
+"""What a caller of `LLM` or `AsyncLLM` gets back, with vLLM's field names. Knows no room; built by `frontend/`."""
 
 from dataclasses import dataclass, field
 
@@ -49,3 +49,21 @@ class RequestOutput:
     num_cached_tokens: int | None = None
     lora_request: Adapter | None = None
     error: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Health:
+    """How an engine is.
+
+    Attributes:
+        alive: Whether this process can answer at all.
+        ready: Whether a request would be served: the engine has stepped lately or has nothing to do, and is not
+            being started again.
+        reason: Why it is not ready.
+        restarts: How often the engine was started again, in all.
+    """
+
+    alive: bool
+    ready: bool
+    reason: str | None = None
+    restarts: int = 0

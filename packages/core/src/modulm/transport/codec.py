@@ -5,7 +5,9 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from modulm.config import EngineConfig, ModelConfig
 from modulm.errors import EngineError
+from modulm.interfaces.checkpoint import TokenizerData
 from modulm.types import Request
 
 T = TypeVar("T")
@@ -26,6 +28,15 @@ class Abort(msgspec.Struct, kw_only=True, tag="abort"):
 
 ToEngine = Submit | Abort
 """One stream carries both, so that they arrive in the order in which they were sent."""
+
+
+class Resolved(msgspec.Struct, kw_only=True, tag="resolved"):
+    """Engine to frontend, before the weights are loaded: what was chosen, as far as it must know."""
+
+    config: EngineConfig
+    model: ModelConfig
+    generation_config: dict[str, Any]
+    tokenizer: TokenizerData
 
 
 def encode(message: object) -> bytes:

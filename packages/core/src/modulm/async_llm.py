@@ -1,0 +1,156 @@
+"""`AsyncLLM`: the door for servers. The engine runs in a process of its own, and coroutines read its outputs.
+
+Knows prompts and outputs, as `llm.py` does; the work is done behind `launch.py` and `frontend/streams.py`.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Sequence
+from functools import partial
+from typing import Any
+
+from modulm.config import EngineConfig, ModelConfig
+from modulm.frontend.frontend import Frontend
+from modulm.frontend.streams import Streams
+from modulm.launch import explain, launch
+from modulm.log import logger
+from modulm.outputs import Health, RequestOutput
+from modulm.plugins.bootstrap import load_records
+from modulm.plugins.report import as_objects
+from modulm.sampling_params import SamplingParams
+from modulm.transport.client import WatchedClient
+from modulm.transport.inprocess import ThreadClient
+from modulm.types import EngineStats
+
+_log = logger("async_llm")
+_DRAIN_STEP_S = 0.02
+_LAST_OUTPUTS_S = 5.0
+
+
+class AsyncLLM:
+    """A model loaded for serving. Built by `from_config`; its calls may come from any event loop.
+
+    Attributes:
+        config: As the platform completed it.
+        model_config: The model as its checkpoint declares it.
+        tokenizer: The model's tokenizer.
+    """
+
+    config: EngineConfig
+    model_config: ModelConfig
+
+    @classmethod
+    def from_config(
+        cls,
+        config: EngineConfig,
+        *,
+        in_process: bool = False,
+        engine_restarts: int = 3,
+        stat_loggers: Sequence[Any] = (),
+    ) -> "AsyncLLM":
+        """Start an engine and return when it is ready; blocks meanwhile.
+
+        Args:
+            config: What to load.
+            in_process: Run the engine in a thread of this process.
+            engine_restarts: How often in a row an engine process that ended by itself is started again.
+            stat_loggers: Told after every step by `record(scheduler_stats, iteration_stats)`, in this process.
+
+        Raises `ConfigError`, `PluginError` or `CheckpointError`; nothing keeps running then.
+        """
+        self = cls.__new__(cls)
+        self._loggers = list(stat_loggers)
+        launched = launch(config, connect=partial(ThreadClient, reports=bool(stat_loggers)))
+        self.config, self.model_config = launched.resolution.config, launched.resolution.model
+        self._explained = explain(launched.resolution, launched.worker)
+        self._start(launched.frontend, launched.client)
+        return self
+
+    def _start(self, frontend: Frontend, client: WatchedClient) -> None:
+        self._frontend = frontend
+        self._client = client
+        self.tokenizer = frontend.tokenizer
+        self._streams = Streams(frontend, client, self._record)
+
+    def default_params(self) -> SamplingParams:
+        """Return the parameters that the checkpoint's generation config recommends."""
+        return self._frontend.default_params()
+
+    def render(self, messages: Any, **options: Any) -> dict[str, Any]:
+        """Return a conversation as a prompt for `generate`; blocks while it is tokenised, so call it in a thread."""
+        return self._frontend.render(messages, **options)
+
+    async def generate(
+        self,
+        prompt: Any,
+        params: SamplingParams | None = None,
+        *,
+        request_id: str | None = None,
+        priority: int = 0,
+        cache_salt: str | None = None,
+    ) -> AsyncIterator[RequestOutput]:
+        """Yield outputs as `params.output_kind` says; the last one is `finished`.
+
+        Closing the iterator, or cancelling the task that reads it, aborts the request before the engine's next step.
+        `break` out of `async for` closes it only when Python collects it: use `contextlib.aclosing`.
+        An engine that fails gives a last output with finish reason "error" and `error` set.
+
+        Raises, at the first step: `RequestError` when the request is refused, `EngineError` when the engine takes
+        none (then `retry_after_s` may say when to ask again).
+        """
+        stream = await self._streams.open(prompt, params, priority=priority, cache_salt=cache_salt)
+        try:
+            finished = False
+            while not finished:
+                output = await stream.outputs.get()
+                output.request_id = request_id if request_id is not None else output.request_id
+                finished = output.finished
+                yield output
+        finally:
+            self._streams.close(stream)
+
+    def health(self) -> Health:
+        """Say how the engine is; never blocks."""
+        return self._client.health()
+
+    def describe(self) -> dict[str, Any]:
+        """Return what this engine is made of, as `LLM.explain` does."""
+        return self._explained
+
+    def plugin_records(self) -> list[dict[str, Any]]:
+        """Return the load records as plain data, each with the `process` it is of: "engine" or "frontend".
+
+        An engine in this process shares them all; they count as the engine's.
+        """
+        return [{**record, "process": "engine"} for record in as_objects(load_records())]
+
+    def stats(self) -> EngineStats:
+        """Return the engine's report; blocks until it answers. With stat loggers, the last that they were given."""
+        return self._streams.stats()
+
+    async def drain(self, timeout_s: float) -> None:
+        """Take no more requests and wait for those under way; abort what is left after `timeout_s`."""
+        self._streams.refuse("This engine is being shut down: it takes no more requests. Ask another one.")
+        if not await self._emptied(timeout_s):
+            self._streams.abort_all()
+            await self._emptied(_LAST_OUTPUTS_S)
+
+    async def _emptied(self, timeout_s: float) -> bool:
+        """Wait until no request is under way; whether that came about in time."""
+        deadline = time.monotonic() + timeout_s
+        while self._streams.num_open and time.monotonic() < deadline:
+            await asyncio.sleep(_DRAIN_STEP_S)
+        return not self._streams.num_open
+
+    def shutdown(self) -> None:
+        """End the engine; may be called twice. Requests under way get a last output, "abort"."""
+        self._streams.shutdown()
+
+    def _record(self, report: EngineStats) -> None:
+        for each in self._loggers:
+            try:
+                each.record(report.scheduler, report.iteration)
+            except Exception:
+                _log.exception("Stat logger %r failed; it is not told any more", each)
+                self._loggers.remove(each)
+                return
