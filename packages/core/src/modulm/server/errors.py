@@ -3,6 +3,7 @@
 The client's faults name the field; faults of ours say nothing of the inside, which the log has.
 """
 
+import math
 from http import HTTPStatus
 from typing import Any
 
@@ -18,7 +19,7 @@ from modulm.log import logger
 from modulm.server.schema.errors import ErrorBody, ErrorDetail
 
 RETRY_LATER_S = 5
-"""What `Retry-After` says while the engine is away."""
+"""What `Retry-After` says while the engine is away and does not know for how long."""
 _log = logger("server")
 _INVALID = "invalid_request_error"
 _TYPES = {
@@ -71,7 +72,8 @@ def described(error: Exception) -> tuple[int, ErrorDetail, dict[str, str]]:
         return error.status_code, detail, dict(error.headers or {})
     if isinstance(error, EngineError) and not isinstance(error, GenerationFailed):
         kind = _TYPES[HTTPStatus.SERVICE_UNAVAILABLE]
-        return 503, ErrorDetail(message=str(error), type=kind), {"retry-after": str(RETRY_LATER_S)}
+        retry_s = math.ceil(error.retry_after_s or RETRY_LATER_S)
+        return 503, ErrorDetail(message=str(error), type=kind), {"retry-after": str(retry_s)}
     message = str(error) if isinstance(error, EngineError) else "The server failed; its log says why. Try again."
     return 500, ErrorDetail(message=message, type="server_error"), {}
 

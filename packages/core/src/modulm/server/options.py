@@ -74,9 +74,7 @@ class ServerOptions:
             if not self.api_key and os.environ.get(name):
                 self.api_key = [os.environ[name]]
         for spec in dataclasses.fields(self):
-            value = getattr(self, spec.name)
-            if spec.type in (int, float) and (isinstance(value, bool) or not 0 <= value < 2**63):
-                raise ConfigError(f"{spec.name}={value!r} is refused: it must be a number of at least 0.")
+            self._check_kind(spec.name, spec.type, getattr(self, spec.name))
         if self.port > 65535:
             raise ConfigError(f"port={self.port!r} is refused: ports end at 65535.")
         if any(not key or not key.isascii() for key in self.api_key):
@@ -87,3 +85,20 @@ class ServerOptions:
             raise ConfigError("enable_log_requests and disable_log_requests are refused together. Leave one out.")
         if self.ssl_cert_reqs not in (0, 1, 2):
             raise ConfigError(f"ssl_cert_reqs={self.ssl_cert_reqs!r} is refused: it must be 0, 1 or 2.")
+
+    def _check_kind(self, name: str, kind: Any, value: Any) -> None:
+        """Values may come from a file, where anything can stand."""
+        if kind == list[str] and isinstance(value, str):
+            setattr(self, name, [value])
+        elif kind in (int, float):
+            number = (int, float) if kind is float else int
+            if isinstance(value, bool) or not isinstance(value, number) or not 0 <= value < 2**63:
+                raise ConfigError(f"{name}={value!r} is refused: it must be a number of at least 0.")
+        elif kind == list[str]:
+            if not isinstance(value, list) or not all(isinstance(item, str) and item for item in value):
+                raise ConfigError(f"{name}={value!r} is refused: it must be a list of strings.")
+        elif kind == dict[str, Any]:
+            if not isinstance(value, dict):
+                raise ConfigError(f"{name}={value!r} is refused: it must be a JSON object.")
+        elif not isinstance(value, kind):
+            raise ConfigError(f"{name}={value!r} is refused: it must be {'true or false' if kind is bool else 'text'}.")
