@@ -6,19 +6,16 @@ Knows prompts and outputs, as `llm.py` does; the work is done behind `launch.py`
 import asyncio
 import time
 from collections.abc import AsyncIterator, Sequence
-from functools import partial
 from typing import Any
 
 from modulm.config import EngineConfig, ModelConfig
-from modulm.frontend.frontend import Frontend
 from modulm.frontend.streams import Streams
-from modulm.launch import explain, launch
+from modulm.launch import Serving, launch_thread
 from modulm.log import logger
 from modulm.outputs import Health, RequestOutput
 from modulm.plugins.bootstrap import load_records
 from modulm.plugins.report import as_objects
 from modulm.sampling_params import SamplingParams
-from modulm.transport.client import WatchedClient
 from modulm.transport.inprocess import ThreadClient
 from modulm.types import EngineStats
 
@@ -35,9 +32,6 @@ class AsyncLLM:
         model_config: The model as its checkpoint declares it.
         tokenizer: The model's tokenizer.
     """
-
-    config: EngineConfig
-    model_config: ModelConfig
 
     @classmethod
     def from_config(
@@ -58,19 +52,21 @@ class AsyncLLM:
 
         Raises `ConfigError`, `PluginError` or `CheckpointError`; nothing keeps running then.
         """
-        self = cls.__new__(cls)
-        self._loggers = list(stat_loggers)
-        launched = launch(config, connect=partial(ThreadClient, reports=bool(stat_loggers)))
-        self.config, self.model_config = launched.resolution.config, launched.resolution.model
-        self._explained = explain(launched.resolution, launched.worker)
-        self._start(launched.frontend, launched.client)
-        return self
+        reports = bool(stat_loggers)
+        if in_process:
+            return cls(launch_thread(config, reports=reports), stat_loggers)
+        from modulm.engine_process import launch_process
 
-    def _start(self, frontend: Frontend, client: WatchedClient) -> None:
-        self._frontend = frontend
-        self._client = client
-        self.tokenizer = frontend.tokenizer
-        self._streams = Streams(frontend, client, self._record)
+        return cls(launch_process(config, reports=reports, restarts=engine_restarts), stat_loggers)
+
+    def __init__(self, serving: Serving, stat_loggers: Sequence[Any] = ()) -> None:
+        self._serving = serving
+        self._loggers = list(stat_loggers)
+        self._frontend = serving.frontend
+        self.config: EngineConfig = serving.resolved.config
+        self.model_config: ModelConfig = serving.resolved.model
+        self.tokenizer = serving.frontend.tokenizer
+        self._streams = Streams(serving.frontend, serving.client, self._record)
 
     def default_params(self) -> SamplingParams:
         """Return the parameters that the checkpoint's generation config recommends."""
@@ -111,18 +107,21 @@ class AsyncLLM:
 
     def health(self) -> Health:
         """Say how the engine is; never blocks."""
-        return self._client.health()
+        return self._serving.client.health()
 
     def describe(self) -> dict[str, Any]:
         """Return what this engine is made of, as `LLM.explain` does."""
-        return self._explained
+        return self._serving.ready.explained
 
     def plugin_records(self) -> list[dict[str, Any]]:
         """Return the load records as plain data, each with the `process` it is of: "engine" or "frontend".
 
-        An engine in this process shares them all; they count as the engine's.
+        An engine in a thread of this process shares them all; they count as the engine's.
         """
-        return [{**record, "process": "engine"} for record in as_objects(load_records())]
+        records = [{**record, "process": "engine"} for record in self._serving.ready.plugins]
+        if not isinstance(self._serving.client, ThreadClient):
+            records += [{**record, "process": "frontend"} for record in as_objects(load_records())]
+        return records
 
     def stats(self) -> EngineStats:
         """Return the engine's report; blocks until it answers. With stat loggers, the last that they were given."""

@@ -17,13 +17,14 @@ from modulm.frontend.frontend import Frontend
 from modulm.frontend.tokenizer import Tokenizer
 from modulm.interfaces.support import Rejected, Support
 from modulm.log import logger
-from modulm.plugins.bootstrap import bootstrap
+from modulm.plugins.bootstrap import bootstrap, load_records
 from modulm.plugins.hooks import load_logits_processors
 from modulm.plugins.registry import registry
+from modulm.plugins.report import as_objects
 from modulm.resolve import Resolution, resolve, tokenizer_data
-from modulm.transport.client import EngineClient
-from modulm.transport.codec import Resolved
-from modulm.transport.inprocess import InProcessClient
+from modulm.transport.client import EngineClient, WatchedClient
+from modulm.transport.codec import Ready, Resolved
+from modulm.transport.inprocess import InProcessClient, ThreadClient
 from modulm.worker.worker import Worker
 
 _log = logger("launch")
@@ -35,17 +36,22 @@ class Launched:
     """A running engine and what it was made of."""
 
     frontend: Frontend
-    client: EngineClient
     resolution: Resolution
     worker: Worker
     seconds: float
 
 
-def launch(
-    config: EngineConfig,
-    progress: Progress | None = None,
-    connect: Callable[[Engine], EngineClient] = InProcessClient,
-) -> Launched:
+@dataclass(kw_only=True)
+class Serving:
+    """A running engine that need not be in this process, and what it said of itself."""
+
+    frontend: Frontend
+    client: WatchedClient
+    resolved: Resolved
+    ready: Ready
+
+
+def launch(config: EngineConfig, progress: Progress | None = None) -> Launched:
     """Build an engine in this process. `progress(done, total)` counts weights while they load.
 
     Raises `ConfigError`, `PluginError` or `CheckpointError`; nothing keeps running then.
@@ -53,11 +59,20 @@ def launch(
     started = time.perf_counter()
     resolution = resolve_all(config)
     engine, worker = build_engine(resolution, progress)
-    client = connect(engine)
-    frontend = build_frontend(resolved(resolution), client)
+    frontend = build_frontend(resolved_for_frontend(resolution), InProcessClient(engine))
     seconds = time.perf_counter() - started
     _log.info("%s (%s) is ready after %.1f s.", config.model, resolution.architecture, seconds)
-    return Launched(frontend=frontend, client=client, resolution=resolution, worker=worker, seconds=seconds)
+    return Launched(frontend=frontend, resolution=resolution, worker=worker, seconds=seconds)
+
+
+def launch_thread(config: EngineConfig, *, reports: bool) -> Serving:
+    """Build an engine in this process, to be polled by a thread of its own; raises as `launch` does."""
+    resolution = resolve_all(config)
+    engine, worker = build_engine(resolution)
+    client = ThreadClient(engine, reports=reports)
+    resolved = resolved_for_frontend(resolution)
+    frontend = build_frontend(resolved, client)
+    return Serving(frontend=frontend, client=client, resolved=resolved, ready=made_of(resolution, worker))
 
 
 def resolve_all(config: EngineConfig) -> Resolution:
@@ -66,7 +81,7 @@ def resolve_all(config: EngineConfig) -> Resolution:
     return resolve(config)
 
 
-def resolved(resolution: Resolution) -> Resolved:
+def resolved_for_frontend(resolution: Resolution) -> Resolved:
     """Return what a front end must know of the choices."""
     return Resolved(
         config=resolution.config,
@@ -110,6 +125,11 @@ def build_frontend(resolved: Resolved, client: EngineClient) -> Frontend:
         engine=client,
         logits_processors=load_logits_processors(resolved.config.logits_processors),
     )
+
+
+def made_of(resolution: Resolution, worker: Worker) -> Ready:
+    """Return what an engine says of itself once it can step."""
+    return Ready(explained=explain(resolution, worker), plugins=as_objects(load_records()))
 
 
 def explain(resolution: Resolution, worker: Worker) -> dict[str, Any]:

@@ -52,6 +52,7 @@ class Streams:
         self._on_report = on_report
         self._labels = itertools.count()
         self._streams: dict[str, Stream] = {}
+        self._last_report: EngineStats | None = None
         self._questions: deque[Future[EngineStats]] = deque()
         self._refusal: str | None = None
         self._lock = threading.Lock()
@@ -131,6 +132,7 @@ class Streams:
         while not self._closing.is_set():
             self._turn()
             if (report := self._client.report) is not None and self._on_report is not None:
+                self._last_report = report
                 self._on_report(report)
             self._answer()
         self._frontend.shutdown()
@@ -181,7 +183,7 @@ class Streams:
         while self._questions:
             question = self._questions.popleft()
             try:
-                question.set_result(self._client.report or self._frontend.stats())
+                question.set_result(self._last_report or self._frontend.stats())
             except Exception as error:
                 question.set_exception(error)
 
