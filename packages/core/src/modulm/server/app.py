@@ -5,7 +5,7 @@ Where to look next: `completions.py` and `chat.py` for what the main routes do, 
 
 import argparse
 import inspect
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from importlib import metadata
@@ -54,8 +54,14 @@ _GETS: tuple[tuple[str, Handler, type | None], ...] = (
 _REF = "#/components/schemas/{name}"
 
 
-def build_app(llm: "AsyncLLM", options: ServerOptions, args: argparse.Namespace | None = None) -> FastAPI:
-    """Return the application that serves `llm`; endpoint plugins are told `args`.
+def build_app(
+    llm: "AsyncLLM",
+    options: ServerOptions,
+    args: argparse.Namespace | None = None,
+    *,
+    stat_loggers: Sequence[Any] = (),
+) -> FastAPI:
+    """Return the application that serves `llm`; endpoint plugins are told `args`. Stat loggers may have `routes()`.
 
     Raises `ConfigError` for a middleware that cannot be had, and what endpoint plugins do wrong.
     """
@@ -66,12 +72,10 @@ def build_app(llm: "AsyncLLM", options: ServerOptions, args: argparse.Namespace 
         yield
 
     docs = {"openapi_url": None} if options.disable_fastapi_docs else {}
-    app = FastAPI(
-        title="modulm", version=metadata.version("modulm-core"), root_path=options.root_path, lifespan=lifespan, **docs
-    )
+    app = FastAPI(title="modulm", version=metadata.version("modulm-core"), lifespan=lifespan, **docs)
     app.state.serving = Serving(llm, options)
     app.state.engine_client, app.state.args = llm, args
-    _add_routes(app, llm)
+    _add_routes(app, stat_loggers)
     endpoints.attach(app)
     errors.add_handlers(app)
     _add_middleware(app, options)
@@ -79,7 +83,7 @@ def build_app(llm: "AsyncLLM", options: ServerOptions, args: argparse.Namespace 
     return app
 
 
-def _add_routes(app: FastAPI, llm: "AsyncLLM") -> None:
+def _add_routes(app: FastAPI, stat_loggers: Sequence[Any]) -> None:
     for path, handler, body, answer in _POSTS:
         content = {"application/json": {"schema": _ref(body)}}
         extra = {"requestBody": {"required": True, "content": content}}
@@ -89,7 +93,7 @@ def _add_routes(app: FastAPI, llm: "AsyncLLM") -> None:
     app.add_api_route("/ping", status.health, methods=["POST"], responses=_responses(None), operation_id="ping")
     for path in ("/v1/load_lora_adapter", "/v1/unload_lora_adapter"):
         app.add_api_route(path, status.change_adapters, methods=["POST"], responses=_responses(None))
-    offered = [route for logger in getattr(llm, "stat_loggers", ()) for route in getattr(logger, "routes", list)()]
+    offered = [route for logger in stat_loggers for route in getattr(logger, "routes", list)()]
     app.router.routes += offered
     if not any(getattr(route, "path", "") == "/metrics" for route in offered):
         app.add_api_route("/metrics", status.no_metrics, methods=["GET"], responses=_responses(None))

@@ -9,7 +9,6 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from modulm.errors import RequestError
 from modulm.outputs import RequestOutput
 from modulm.sampling_params import SamplingParams
 from modulm.server.body import read_body
@@ -60,16 +59,7 @@ def _params(serving: Serving, body: ChatRequest) -> SamplingParams:
     if asked is None and default != _UNSAID_MAX_TOKENS:
         asked = default
     logprobs = (body.top_logprobs or 0) if body.logprobs else None
-    try:
-        return sampling_params(body, serving.default_params, max_tokens=asked, logprobs=logprobs)
-    except RequestError as error:
-        names = {"logprobs": "top_logprobs"}
-        if body.max_completion_tokens is not None:
-            names["max_tokens"] = "max_completion_tokens"
-        name = names.get(error.parameter or "")
-        if name is None:
-            raise
-        raise RequestError(f"{name}: {error}", parameter=name) from error
+    return sampling_params(body, serving.default_params, max_tokens=asked, logprobs=logprobs)
 
 
 def rendered(serving: Serving, body: ChatRequest | TokenizeRequest) -> list[dict[str, Any]]:

@@ -51,10 +51,11 @@ def serve(app: FastAPI, llm: "AsyncLLM", options: ServerOptions, bound: socket.s
     if not options.api_key and not options.uds and options.host in ("0.0.0.0", "::"):
         _log.warning("Anyone who reaches this machine may use the server: it has no --api-key, and --host is open.")
     _log.info("Serving %s on %s.", app.state.serving.model_name, where)
-    _Server(_config(app, options), llm, options.shutdown_timeout).run(sockets=[bound])
+    Listener(uvicorn_config(app, options), llm, options.shutdown_timeout).run(sockets=[bound])
 
 
-def _config(app: FastAPI, options: ServerOptions) -> uvicorn.Config:
+def uvicorn_config(app: FastAPI, options: ServerOptions) -> uvicorn.Config:
+    """Return uvicorn's configuration, files of TLS and logging read. Raises `ConfigError`."""
     tls: dict[str, Any] = {}
     if options.ssl_certfile:
         tls = {
@@ -69,6 +70,7 @@ def _config(app: FastAPI, options: ServerOptions) -> uvicorn.Config:
             app,
             loop="uvloop",
             http="httptools",
+            root_path=options.root_path,
             log_config=options.log_config or uvicorn.config.LOGGING_CONFIG,
             log_level=options.uvicorn_log_level,
             access_log=not options.disable_uvicorn_access_log,
@@ -83,7 +85,7 @@ def _config(app: FastAPI, options: ServerOptions) -> uvicorn.Config:
     return config
 
 
-class _Server(uvicorn.Server):
+class Listener(uvicorn.Server):
     """uvicorn, with a drain of the engine before connections are closed."""
 
     def __init__(self, config: uvicorn.Config, llm: "AsyncLLM", shutdown_timeout_s: float) -> None:

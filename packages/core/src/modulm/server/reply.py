@@ -16,6 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from modulm.errors import RequestError
 from modulm.log import logger
 from modulm.sampling_params import SamplingParams
 from modulm.server.errors import error_event
@@ -126,7 +127,11 @@ class Generation(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer, unless the client goes first."""
-        await until_closed(receive, self._answer(send))
+        try:
+            await until_closed(receive, self._answer(send))
+        except RequestError as error:
+            error.parameter = self._body.field_of(error.parameter)
+            raise
 
     async def _answer(self, send: Send) -> None:
         with self._serving.admission.place(self._key, self._num_seqs):

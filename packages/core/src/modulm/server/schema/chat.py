@@ -45,6 +45,12 @@ class ChatRequest(GenerationRequest, kw_only=True):
     reasoning_effort: str | None = None
     """Goes to the chat template under this name."""
 
+    def field_of(self, parameter: str | None) -> str | None:
+        """Chat has names of its own for two parameters."""
+        if parameter == "max_tokens" and self.max_completion_tokens is not None:
+            return "max_completion_tokens"
+        return "top_logprobs" if parameter == "logprobs" else parameter
+
 
 class TopLogprob(msgspec.Struct, kw_only=True):
     """One alternative at one position."""

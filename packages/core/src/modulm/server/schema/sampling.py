@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from modulm.errors import RequestError
 from modulm.sampling_params import RequestOutputKind, SamplingParams
 
 
@@ -57,6 +58,10 @@ class GenerationRequest(msgspec.Struct, kw_only=True):
     vllm_xargs: dict[str, Any] | None = None
     """For logits processors: `SamplingParams.extra_args`."""
 
+    def field_of(self, parameter: str | None) -> str | None:
+        """Return the field that brought a sampling parameter."""
+        return parameter
+
     @property
     def has_usage(self) -> bool:
         """Whether the stream ends with the usage."""
@@ -77,7 +82,11 @@ def sampling_params(body: GenerationRequest, defaults: SamplingParams, **changes
     if body.vllm_xargs is not None:
         given["extra_args"] = body.vllm_xargs
     kind = RequestOutputKind.DELTA if body.stream else RequestOutputKind.FINAL_ONLY
-    return defaults.clone(**{**given, "output_kind": kind, **changes})
+    try:
+        return defaults.clone(**{**given, "output_kind": kind, **changes})
+    except RequestError as error:
+        error.parameter = body.field_of(error.parameter)
+        raise
 
 
 class Usage(msgspec.Struct, kw_only=True, omit_defaults=True):
