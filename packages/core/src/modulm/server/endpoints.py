@@ -5,10 +5,10 @@ Unlike vLLM, a route that is there already is an error naming both owners; nothi
 
 import argparse
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from fastapi import FastAPI
+from fastapi import FastAPI, routing
 
 from modulm.errors import Broken, Incompatible
 from modulm.plugins.hooks import load_endpoint_plugins
@@ -56,12 +56,12 @@ def _failed(who: str, error: Exception) -> Broken:
     )
 
 
-def _routes(app: FastAPI, but: list[Any] | None = None) -> Iterator[tuple[str, str]]:
+def _routes(app: FastAPI, but: Sequence[Any] = ()) -> Iterator[tuple[str, str]]:
     """Yield (method, path) of every route that is not among `but`; names of path parameters make no difference."""
-    known = {id(route) for route in but or ()}
-    for route in app.router.routes:
-        if id(route) in known:
-            continue
-        path = re.sub(r"\{[^}:]*", "{", getattr(route, "path", ""))
+    known = {id(route) for route in but}
+    routes = [route for route in app.router.routes if id(route) not in known]
+    flattened = getattr(routing, "iter_route_contexts", iter)  # older versions of FastAPI flatten routers themselves
+    for route in flattened(routes):
+        path = re.sub(r"\{[^}:]*", "{", getattr(route, "path", None) or "")
         for method in sorted(getattr(route, "methods", None) or {"ANY"}):
             yield method, path
