@@ -4,6 +4,7 @@ Knows prompts and outputs, as `llm.py` does; the work is done behind `launch.py`
 """
 
 import asyncio
+import dataclasses
 import time
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
@@ -106,8 +107,11 @@ class AsyncLLM:
             self._streams.close(stream)
 
     def health(self) -> Health:
-        """Say how the engine is; never blocks."""
-        return self._serving.client.health()
+        """Say how the engine is, without asking it."""
+        health = self._serving.client.health()
+        if self._streams.refusal is not None:
+            return dataclasses.replace(health, ready=False, reason=self._streams.refusal)
+        return health
 
     def describe(self) -> dict[str, Any]:
         """Return what this engine is made of, as `LLM.explain` does."""
@@ -146,10 +150,9 @@ class AsyncLLM:
         self._streams.shutdown()
 
     def _record(self, report: EngineStats) -> None:
-        for each in self._loggers:
+        for each in list(self._loggers):
             try:
                 each.record(report.scheduler, report.iteration)
             except Exception:
                 _log.exception("Stat logger %r failed; it is not told any more", each)
                 self._loggers.remove(each)
-                return

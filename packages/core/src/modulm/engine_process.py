@@ -31,7 +31,7 @@ from modulm.launch import Serving, build_engine, build_frontend, made_of, resolv
 from modulm.log import logger
 from modulm.plugins.bootstrap import bootstrap
 from modulm.transport.client import TICK_S
-from modulm.transport.codec import Failed, FromEngine, Outputs, Ready, Resolved
+from modulm.transport.codec import Failed, FromEngine, Outputs, Ready, Resolved, decode, encode
 from modulm.transport.restarts import RestartingClient
 from modulm.transport.socket import SocketClient, SocketServer
 from modulm.types import EngineStats, Request, StepOutput
@@ -66,48 +66,36 @@ class ChildTraceback(Exception):
 class EngineProcess:
     """One engine process, from its start to its end: a `StartedEngine`.
 
-    `submit` and `abort` from any thread, the rest from one. Whatever says by an error that the process is lost has given
-    back its sockets, its folder and the process itself.
+    `submit` and `abort` from any thread, the rest from one. Whatever says by an error that the process is lost has
+    given back its sockets, its folder and the process itself.
 
     Attributes:
         resolved, ready: What it said of itself so far.
-        load_s: From its start until it was ready.
+        is_ready: Whether it can step.
+        load_s: How long it took to be ready; 0 until then.
+        heard_at: When it last said anything; monotonic seconds.
         report: What came with the last poll, where reports of every step were asked for.
     """
 
     def __init__(self, config: EngineConfig, *, reports: bool) -> None:
         self.resolved: Resolved | None = None
         self.ready: Ready | None = None
+        self.is_ready = False
         self.load_s = 0.0
+        self.heard_at = self._started_at = time.monotonic()
         self.report: EngineStats | None = None
         self._backlog: list[StepOutput] = []
         self._open: set[str] = set()
         self._loss: ModulmError | None = None
-        self._started_at = time.monotonic()
         self._folder = tempfile.TemporaryDirectory(prefix="modulm-")
-        try:
+        with contextlib.ExitStack() as undo:
+            undo.callback(self._folder.cleanup)
             order = _order(config, self._folder.name, reports=reports)
             self._client = SocketClient(Path(self._folder.name))
-        except BaseException:
-            self._folder.cleanup()
-            raise
-        # What plugins print goes to the log's stream: standard output is the parent's.
-        self._process = subprocess.Popen([sys.executable, "-c", _CHILD, "modulm-engine"], stdin=subprocess.PIPE, stdout=2)
-        assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # dead already: the first poll says so
-            self._process.stdin.write(order)
-            self._process.stdin.flush()
+            undo.callback(self._client.close)
+            self._process = _start_child(order)
+            undo.pop_all()
         self.abort = self._client.abort
-
-    @property
-    def is_ready(self) -> bool:
-        """Whether it has loaded."""
-        return self.ready is not None
-
-    @property
-    def heard_at(self) -> float:
-        """When it last said anything; monotonic seconds."""
-        return self._client.heard_at
 
     @property
     def pid(self) -> int:
@@ -196,11 +184,12 @@ class EngineProcess:
             self._loss = error if isinstance(error, ModulmError) else None
             self.kill()
             raise
+        if message is not None:
+            self.heard_at = time.monotonic()
         if isinstance(message, Resolved):
             self.resolved = message
         elif isinstance(message, Ready):
-            self.ready = message
-            self.load_s = time.monotonic() - self._started_at
+            self.ready, self.is_ready, self.load_s = message, True, self.heard_at - self._started_at
         return message
 
 
@@ -225,8 +214,8 @@ def launch_process(config: EngineConfig, *, reports: bool, restarts: int) -> Ser
 
 def main() -> None:
     """Be an engine process: read the order from standard input, load, serve, end."""
-    order = msgspec.json.decode(sys.stdin.buffer.readline(), type=_Order)
-    logger("engine_process").parent.setLevel(order.log_level)
+    order = decode(bytes.fromhex(sys.stdin.readline()), _Order)
+    logging.getLogger("modulm").setLevel(order.log_level)
     threading.Thread(target=_end_with_parent, args=(order.folder,), daemon=True).start()
     server = SocketServer(Path(order.folder), reports=order.reports)
     try:
@@ -249,6 +238,16 @@ def _load_and_serve(config: EngineConfig, server: SocketServer) -> None:
     server.serve(engine)
 
 
+def _start_child(order: bytes) -> "subprocess.Popen[bytes]":
+    # What plugins print goes where logs go: standard output is the parent's.
+    child = subprocess.Popen([sys.executable, "-c", _CHILD, "modulm-engine"], stdin=subprocess.PIPE, stdout=2)
+    assert child.stdin is not None
+    with contextlib.suppress(BrokenPipeError):  # dead already: the first poll says so
+        child.stdin.write(order)
+        child.stdin.flush()
+    return child
+
+
 def _end_with_parent(folder: str) -> None:
     """Wait for the parent's end of standard input to close, which no parent's death can prevent."""
     while os.read(0, 4096):
@@ -261,7 +260,7 @@ def _order(config: EngineConfig, folder: str, *, reports: bool) -> bytes:
     level = logger("engine_process").getEffectiveLevel()
     order = _Order(config=portable(config), folder=folder, reports=reports, log_level=level)
     try:
-        return json.dumps(sys.path).encode() + b"\n" + msgspec.json.encode(order) + b"\n"
+        return json.dumps(sys.path).encode() + b"\n" + encode(order).hex().encode() + b"\n"
     except (OverflowError, TypeError) as error:
         raise ConfigError(
             f"An option of {config!r} cannot be sent to an engine process: {error}. Use plain values and numbers of at "

@@ -42,6 +42,9 @@ class Streams:
     Args:
         client: The front end's own; polled by nobody else.
         on_report: Takes the report of every step, where the client was asked for them; runs in the polling thread.
+
+    Attributes:
+        refusal: Why no more requests are taken; None while they are.
     """
 
     def __init__(
@@ -54,7 +57,8 @@ class Streams:
         self._streams: dict[str, Stream] = {}
         self._last_report: EngineStats | None = None
         self._questions: deque[Future[EngineStats]] = deque()
-        self._refusal: str | None = None
+        self.refusal: str | None = None
+        self._ended = False
         self._lock = threading.Lock()
         self._closing = threading.Event()
         self._pool = ThreadPoolExecutor(_TOKENIZING_THREADS, thread_name_prefix="modulm-tokenize")
@@ -86,7 +90,7 @@ class Streams:
 
     def refuse(self, reason: str) -> None:
         """Take no more requests."""
-        self._refusal = reason
+        self.refusal = reason
 
     def abort_all(self) -> None:
         """End every request; each gets a last output."""
@@ -96,7 +100,10 @@ class Streams:
     def stats(self) -> EngineStats:
         """Return the engine's report, asked for by the polling thread; for one reader."""
         question: Future[EngineStats] = Future()
-        self._questions.append(question)
+        with self._lock:
+            if self._ended:
+                self._check_open()
+            self._questions.append(question)
         return question.result(_ANSWER_S)
 
     def shutdown(self) -> None:
@@ -121,8 +128,8 @@ class Streams:
         return stream
 
     def _check_open(self) -> None:
-        if self._refusal is not None:
-            raise EngineError(self._refusal)
+        if self.refusal is not None:
+            raise EngineError(self.refusal)
 
     def _close_when_done(self, work: "asyncio.Future[Stream]") -> None:
         if not work.cancelled() and work.exception() is None:
@@ -139,6 +146,7 @@ class Streams:
         while self._frontend.has_work() and self._turn():
             pass
         with self._lock:
+            self._ended = True
             left = list(self._streams)
         self._deliver([_failed(label, "The engine has been shut down.") for label in left])
         self._answer()

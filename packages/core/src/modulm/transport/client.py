@@ -44,8 +44,7 @@ class WatchedClient(EngineClient, Protocol):
         report: What came with the last poll, where reports of every step were asked for; else None.
     """
 
-    @property
-    def report(self) -> EngineStats | None: ...
+    report: EngineStats | None
 
     def health(self) -> Health:
         """Say how the engine is; from any thread, without asking it."""

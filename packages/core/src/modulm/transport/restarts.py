@@ -23,23 +23,12 @@ _HEALTHY_S = 300.0
 
 
 class StartedEngine(EngineClient, Protocol):
-    """An engine that was started, and may still be loading. Its `poll` raises when it is lost, and gives all back.
+    """An engine that was started, and may still be loading; see `EngineProcess`."""
 
-    Attributes:
-        is_ready: Whether it has loaded.
-        load_s: How long that took; 0 until then.
-        heard_at: When it last gave a sign of life; monotonic seconds.
-        report: See `WatchedClient`.
-    """
-
-    @property
-    def is_ready(self) -> bool: ...
-    @property
-    def load_s(self) -> float: ...
-    @property
-    def heard_at(self) -> float: ...
-    @property
-    def report(self) -> EngineStats | None: ...
+    is_ready: bool
+    load_s: float
+    heard_at: float
+    report: EngineStats | None
 
 
 class RestartingClient:
@@ -59,6 +48,7 @@ class RestartingClient:
         restarts: int,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self.report: EngineStats | None = None
         self._engine: StartedEngine | None = first
         self._start = start
         self._most = restarts
@@ -71,11 +61,6 @@ class RestartingClient:
         self._due = math.inf
         self._reason: str | None = None
         """Why there is no engine that is ready."""
-
-    @property
-    def report(self) -> EngineStats | None:
-        """See `WatchedClient`."""
-        return self._engine.report if self._engine is not None else None
 
     def submit(self, request: Request) -> None:
         """See `EngineVerbs`. Raises `EngineError` with `retry_after_s` while there is no engine."""
@@ -97,6 +82,7 @@ class RestartingClient:
 
     def poll(self) -> list[StepOutput]:
         """Return what there is to tell. Raises `EngineError` at the loss of an engine, and when the last is gone."""
+        self.report = None
         if self._engine is None:
             self._start_when_due()
             return []
@@ -105,6 +91,7 @@ class RestartingClient:
         except ModulmError as error:
             self._lost(error)
             raise EngineError(f"The engine was lost: {error}") from error
+        self.report = self._engine.report
         if self._reason is not None and self._engine.is_ready:
             self._ready_at = self._clock()
             self._reason = None
@@ -138,6 +125,8 @@ class RestartingClient:
         wait_s = self._due - self._clock()
         if wait_s > 0:
             time.sleep(min(wait_s, TICK_S))
+            if math.isinf(wait_s):
+                raise EngineError(f"{self._reason} It is not started again.")
             return
         self._restarts += 1
         try:
@@ -146,20 +135,22 @@ class RestartingClient:
             self._lost(EngineError(f"No engine process can be started: {error}."))
 
     def _lost(self, error: ModulmError) -> None:
+        engine, self._engine = self._engine, None
+        if self._is_shut_down:
+            return
         now = self._clock()
-        if self._engine is not None:
-            self._load_s = self._engine.load_s or self._load_s
+        if engine is not None:
+            self._load_s = engine.load_s or self._load_s
         if self._reason is None and now - self._ready_at >= _HEALTHY_S:
             self._in_a_row = 0
         self._reason = str(error)
         self._in_a_row += 1
-        self._engine = None
-        if self._is_shut_down:
-            return
+        told = error if error.__cause__ is not None else None  # the child's traceback, where there is one
         if self._in_a_row > self._most:
             self._due = math.inf
-            _log.error("%s It was started %d times in a row and is given up.", error, self._in_a_row)
+            _log.error("%s It is not started again: %d starts in a row.", error, self._in_a_row, exc_info=told)
             return
         delay_s = min(_FIRST_DELAY_S * 2 ** (self._in_a_row - 1), _LONGEST_DELAY_S)
         self._due = now + delay_s
-        _log.error("%s It is started again in %.1f s (%d of %d).", error, delay_s, self._in_a_row, self._most)
+        where = (delay_s, self._in_a_row, self._most)
+        _log.error("%s It is started again in %.1f s (%d of %d).", error, *where, exc_info=told)

@@ -4,6 +4,7 @@
 neither who started whom nor what becomes of a lost engine: see `restarts.py` and `engine_process.py`.
 """
 
+import contextlib
 import threading
 import time
 from pathlib import Path
@@ -39,11 +40,7 @@ _LAST_WORDS_S = 2.0
 
 
 class SocketClient:
-    """The frontend's end. `submit`, `abort`, `ask` and `end` from any thread, `receive` and `close` from one.
-
-    Attributes:
-        heard_at: When the last message came; monotonic seconds.
-    """
+    """The frontend's end. `submit`, `abort`, `ask` and `end` from any thread, `receive` and `close` from one."""
 
     def __init__(self, folder: Path) -> None:
         self._context = zmq.Context()
@@ -53,29 +50,28 @@ class SocketClient:
         for name, socket in (("requests", self._requests), ("outputs", self._outputs)):
             socket.set_hwm(0)  # what is refused is refused in the front end; nothing may be lost or block here
             socket.bind(f"ipc://{folder / name}")
-        self.heard_at = time.monotonic()
 
     def submit(self, request: Request) -> None:
         """See `EngineVerbs`. Raises `EngineError` when the engine is gone."""
         self._send(Submit(request=request))
 
     def abort(self, request_ids: list[str]) -> None:
-        """See `EngineVerbs`."""
-        self._send(Abort(request_ids=request_ids))
+        """See `EngineVerbs`; an engine that is gone has ended all."""
+        with contextlib.suppress(EngineError):
+            self._send(Abort(request_ids=request_ids))
 
     def ask(self) -> None:
-        """Ask for a report; it comes with one of the next messages."""
+        """Ask for a report; it comes with one of the next messages. Raises `EngineError` as `submit` does."""
         self._send(Report())
 
     def end(self) -> None:
-        """Ask the engine to end; its last outputs follow."""
+        """Ask the engine to end; its last outputs follow. Raises `EngineError` as `submit` does."""
         self._send(Close())
 
     def receive(self, timeout_s: float) -> FromEngine | None:
         """Return the next message, or None when none came in time."""
         if not self._outputs.poll(timeout_s * 1000):
             return None
-        self.heard_at = time.monotonic()
         return decode_from_engine(self._outputs.recv())
 
     def close(self) -> None:
@@ -86,9 +82,10 @@ class SocketClient:
     def _send(self, message: ToEngine) -> None:
         data = encode(message)
         with self._lock:
-            if self._requests.closed:
-                raise EngineError("The engine's process is gone: it takes no more messages. Start a new one.")
-            self._requests.send(data)
+            try:
+                self._requests.send(data, zmq.DONTWAIT)
+            except zmq.ZMQError as error:  # closed, or nobody at the other end
+                raise EngineError("The engine process is gone: it takes no messages. Try again.") from error
 
 
 class SocketServer:
