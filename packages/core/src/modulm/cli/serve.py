@@ -5,7 +5,7 @@ import dataclasses
 import json
 from importlib import import_module
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
 from modulm.cli.options import add_engine_options, add_options, engine_config
 from modulm.config import EngineConfig
@@ -21,9 +21,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's options."""
     parser.add_argument("model_tag", nargs="?", metavar="MODEL", help="as --model")
     parser.add_argument("--config", metavar="FILE", help="YAML file of options; those of the command line go first")
-    parser.add_argument("--engine-restarts", type=int, metavar="N", help="restarts in a row of a dead engine; default: 3")
     parser.add_argument(
-        "--in-process", action=argparse.BooleanOptionalAction, help="run the engine in the server's process; default: off"
+        "--engine-restarts", type=int, metavar="N", help="restarts in a row of a dead engine; default: 3"
+    )
+    parser.add_argument(
+        "--in-process",
+        action=argparse.BooleanOptionalAction,
+        help="run the engine in the server's process; default: off",
     )
     add_options(parser.add_argument_group("server", "vLLM's names where the meaning is vLLM's"), ServerOptions)
     add_engine_options(parser, leave_out=("model", "served_model_name"))
@@ -70,8 +74,8 @@ def with_file(args: argparse.Namespace) -> argparse.Namespace:
     merged.model = args.model or merged.model_tag or merged.model
     if merged.model is None:
         raise ConfigError("No model is asked for. Write `modulm serve MODEL`: a folder, .gguf file or hub id.")
-    merged.served_model_name = [merged.served_model_name] if isinstance(merged.served_model_name, str) else (
-        merged.served_model_name
+    merged.served_model_name = (
+        [merged.served_model_name] if isinstance(merged.served_model_name, str) else (merged.served_model_name)
     )
     return merged
 

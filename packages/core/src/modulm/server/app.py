@@ -71,8 +71,8 @@ def build_app(
         await endpoints.start(app, llm, args or argparse.Namespace())
         yield
 
-    docs = {"openapi_url": None} if options.disable_fastapi_docs else {}
-    app = FastAPI(title="modulm", version=metadata.version("modulm-core"), lifespan=lifespan, **docs)
+    document = None if options.disable_fastapi_docs else "/openapi.json"  # without it, /docs and /redoc go too
+    app = FastAPI(title="modulm", version=metadata.version("modulm-core"), lifespan=lifespan, openapi_url=document)
     app.state.serving = Serving(llm, options)
     app.state.engine_client, app.state.args = llm, args
     _add_routes(app, stat_loggers)
@@ -114,11 +114,12 @@ def _add_middleware(app: FastAPI, options: ServerOptions) -> None:
         allow_credentials=options.allow_credentials,
     )
     for name in options.middleware:
-        found = refs.resolve(name, f"Middleware {name!r}")
-        if inspect.isclass(found):
-            app.add_middleware(found)
-        elif inspect.iscoroutinefunction(found):
+        found: Any = refs.resolve(name, f"Middleware {name!r}")
+        if inspect.iscoroutinefunction(found):
             app.add_middleware(BaseHTTPMiddleware, dispatch=found)
+        elif isinstance(found, type):
+            made: Any = found
+            app.add_middleware(made)
         else:
             raise ConfigError(f"middleware={name!r} is refused: it is neither a class nor an async function.")
 

@@ -30,7 +30,8 @@ async def outputs(
     Raises `RequestError` before the first output when any prompt is refused, and `EngineError` when one fails.
     """
     if len(prompts) == 1:
-        async with aclosing(llm.generate(prompts[0], params, **options)) as stream:
+        stream = llm.generate(prompts[0], params, **options)
+        async with aclosing(stream):  # type: ignore[type-var]
             async for output in stream:
                 _check(output)
                 yield [(0, output)]

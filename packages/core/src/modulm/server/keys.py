@@ -32,7 +32,9 @@ class Keys:
             return await self._app(scope, receive, send)
         if scope["type"] == "websocket":
             return await send({"type": "websocket.close", "code": 1008})
-        message = "The API key is missing or wrong. Send a key of this server in the header 'Authorization: Bearer KEY'."
+        message = (
+            "The API key is missing or wrong. Send a key of this server in the header 'Authorization: Bearer KEY'."
+        )
         headers = {"www-authenticate": "Bearer"}
         refused = Refused(HTTPStatus.UNAUTHORIZED, message, code="invalid_api_key", headers=headers)
         return await error_response(refused)(scope, receive, send)

@@ -1,7 +1,7 @@
 """Serving the application: sockets, uvicorn on uvloop, and the way down.
 
-The first SIGTERM or SIGINT closes the socket and lets requests finish for `shutdown_timeout`; then they are aborted, and
-streams end with an error event. A second signal ends at once.
+The first SIGTERM or SIGINT closes the socket and lets requests finish for `shutdown_timeout`; then they are aborted,
+and streams end with an error event. A second signal ends at once.
 """
 
 import asyncio
@@ -47,7 +47,7 @@ def bound_socket(options: ServerOptions) -> socket.socket:
 
 def serve(app: FastAPI, llm: "AsyncLLM", options: ServerOptions, bound: socket.socket) -> None:
     """Serve until a signal comes; returns when every connection is closed."""
-    where = options.uds or "%s:%d" % bound.getsockname()[:2]
+    where = options.uds or ":".join(map(str, bound.getsockname()[:2]))
     if not options.api_key and not options.uds and options.host in ("0.0.0.0", "::"):
         _log.warning("Anyone who reaches this machine may use the server: it has no --api-key, and --host is open.")
     _log.info("Serving %s on %s.", app.state.serving.model_name, where)

@@ -1,4 +1,4 @@
-"""What the server itself can be told; the engine's options are `EngineConfig`. vLLM's names where the meaning is vLLM's.
+"""What the server itself can be told, under vLLM's names where the meaning is vLLM's. The engine's are in `config.py`.
 
 Each field is an option of `modulm serve` (`--` and dashes for underscores), its text the help. Data and checks only.
 """

@@ -139,9 +139,7 @@ class Generation(Response):
             self._log(prompts)
             body = self._body
             options = {"priority": body.priority or 0, "cache_salt": body.cache_salt}
-            stream = outputs(
-                self._serving.llm, prompts, self._params, request_id=self._writer.reply_id, **options
-            )
+            stream = outputs(self._serving.llm, prompts, self._params, request_id=self._writer.reply_id, **options)
             async with aclosing(stream):
                 await (self._stream(send, stream) if body.stream else self._whole(send, stream))
 

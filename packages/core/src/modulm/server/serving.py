@@ -1,4 +1,4 @@
-"""What the routes of one server share: the engine's door, the options, names and counts. Kept as `app.state.serving`."""
+"""What the routes of one server share: the engine's door, options, names and counts. Kept as `app.state.serving`."""
 
 import time
 from http import HTTPStatus

@@ -38,7 +38,7 @@ def _tokenize(serving: Serving, body: TokenizeRequest) -> Tokens:
     ids = prompt["prompt_token_ids"]
     tokens = Tokens(count=len(ids), max_model_len=serving.llm.model_config.max_model_len, tokens=ids)
     if body.return_token_strs:
-        tokens.token_strs = [serving.llm.tokenizer.id_to_piece(token_id) for token_id in ids]
+        tokens.token_strs = [serving.llm.tokenizer.id_to_piece(token_id) or "" for token_id in ids]
     return tokens
 
 

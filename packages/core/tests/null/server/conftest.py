@@ -4,7 +4,6 @@ Whatever the prompt, the k-th token after it is the k-th of TEXT; token t at pos
 log-probability -p. `worker.pace_s` is how long a step takes.
 """
 
-
 import http.client
 import json
 import logging

@@ -36,7 +36,9 @@ def make_with(site, make_server, monkeypatch):
         for plugin in plugins:
             plugin = {"name": "extra", "path": "/v1/extra", "tasks": None, **plugin}
             name = plugin["name"]
-            site.install(f"ext-{name}", {GROUP: {name: f"ext_{name}:Plugin"}}, **{f"ext_{name}": PLUGIN.format(**plugin)})
+            site.install(
+                f"ext-{name}", {GROUP: {name: f"ext_{name}:Plugin"}}, **{f"ext_{name}": PLUGIN.format(**plugin)}
+            )
         if named is not None:
             monkeypatch.setenv("VLLM_PLUGINS", named)
         site.forget()
@@ -60,7 +62,9 @@ def test_an_unnamed_plugin_is_not_loaded(make_with, named):
     assert make_with({}, named=named).ask("/v1/extra")[0] == 404
 
 
-@pytest.mark.parametrize(("tasks", "status"), [("('generate',)", 200), ("('embed', 'generate')", 200), ("('embed',)", 404)])
+@pytest.mark.parametrize(
+    ("tasks", "status"), [("('generate',)", 200), ("('embed', 'generate')", 200), ("('embed',)", 404)]
+)
 def test_a_plugin_may_require_a_task(make_with, tasks, status):
     assert make_with({"tasks": tasks}, named="extra").ask("/v1/extra")[0] == status
 

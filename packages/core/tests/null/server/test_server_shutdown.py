@@ -3,8 +3,6 @@
 Signals are handed to the listener as uvicorn hands them; real ones go to real processes in the cpu tier.
 """
 
-import json
-import os
 import socket
 import threading
 import time

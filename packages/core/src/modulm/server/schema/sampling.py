@@ -1,4 +1,4 @@
-"""What completions and chat requests have in common: OpenAI's and vLLM's sampling fields, and how they become parameters.
+"""What completions and chat requests have in common: OpenAI's and vLLM's sampling fields; how they become parameters.
 
 Null means "not given" for every field. Fields that are accepted and change no answer are in `ignored.py`.
 """
