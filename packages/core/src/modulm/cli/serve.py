@@ -40,9 +40,10 @@ def run(args: argparse.Namespace) -> int:
     args = with_file(args)
     options, config = server_options(args), _engine_config(args)
     from modulm.async_llm import AsyncLLM
-    from modulm.server.app import build_app
+    from modulm.server.app import build_app, users_middleware
     from modulm.server.listener import bound_socket, serve
 
+    users_middleware(options.middleware)  # what can be known to fail is, before weights load
     bound = bound_socket(options)
     restarts = 3 if args.engine_restarts is None else args.engine_restarts
     llm = AsyncLLM.from_config(config, in_process=bool(args.in_process), engine_restarts=restarts)

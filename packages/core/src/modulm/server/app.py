@@ -113,15 +113,22 @@ def _add_middleware(app: FastAPI, options: ServerOptions) -> None:
         allow_headers=options.allowed_headers,
         allow_credentials=options.allow_credentials,
     )
-    for name in options.middleware:
-        found: Any = refs.resolve(name, f"Middleware {name!r}")
-        if inspect.iscoroutinefunction(found):
-            app.add_middleware(BaseHTTPMiddleware, dispatch=found)
-        elif isinstance(found, type):
-            made: Any = found
-            app.add_middleware(made)
+    for kind, more in users_middleware(options.middleware):
+        app.add_middleware(kind, **more)
+
+
+def users_middleware(names: Sequence[str]) -> list[tuple[Any, dict[str, Any]]]:
+    """Import what `--middleware` names: ASGI classes, and functions for HTTP. Raises `ConfigError` or `Broken`."""
+    found: list[tuple[Any, dict[str, Any]]] = []
+    for name in names:
+        each = refs.resolve(name, f"Middleware {name!r}")
+        if inspect.isclass(each):
+            found.append((each, {}))
+        elif inspect.iscoroutinefunction(each):
+            found.append((BaseHTTPMiddleware, {"dispatch": each}))
         else:
             raise ConfigError(f"middleware={name!r} is refused: it is neither a class nor an async function.")
+    return found
 
 
 def _ref(kind: type) -> dict[str, str]:

@@ -51,7 +51,7 @@ def _first_of_each(entries: list[tuple[str, float]]) -> dict[str, float]:
 
 
 def chat_logprobs(positions: SampleLogprobs, num_top: int, *, as_ids: bool) -> ChatLogprobs:
-    """Return the content list of chat completions: each chosen token, with the `num_top` likeliest (-1: all there are)."""
+    """Return the content list of chat completions: each chosen token, and the `num_top` likeliest (-1: all)."""
 
     def one(kind: Any, token_id: int, entry: Logprob) -> Any:
         token = _text(token_id, entry, as_ids)
