@@ -2,8 +2,8 @@
 
     python benchmarks/async_overhead.py [--model MODEL] [--num-seqs 16] [--output-len 128] [--rounds 5]
 
-Every request streams: one output a token, each read by a coroutine of its own. Prints medians and their ratio; the bar is
-at least 0.92.
+Every request streams: one output a token, each read by a coroutine of its own. Prints medians and their ratio; the
+bar is at least 0.92.
 """
 
 import argparse
