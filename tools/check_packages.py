@@ -34,8 +34,8 @@ GROUPS = {
     "vllm.platform_plugins",
     "vllm.stat_logger_plugins",
 }
-_IMPORTED_AS = {"opentelemetry-api": "opentelemetry"}
-"""Distributions whose import name is not their own; OpenTelemetry's share one namespace."""
+IMPORTED_AS = {"opentelemetry-api": "opentelemetry", "pyyaml": "yaml", "pyzmq": "zmq"}
+"""Distributions whose module has another name."""
 _ENTRY = re.compile(r"^(?P<module>[A-Za-z_][\w.]*):(?P<attribute>[A-Za-z_][\w.]*)$")
 _RANGE = re.compile(r">=(\d+)\.(\d+)(?:\.\d+)?,<(\d+)\.(\d+)$")
 
@@ -122,7 +122,7 @@ def _entry_points(package: Package) -> Iterator[str]:
 
 def _imports(package: Package) -> Iterator[str]:
     declared = {requirement_name(line) for line in package.requirements}
-    imported = {_IMPORTED_AS.get(name, name.replace("-", "_")) for name in declared}
+    imported = {IMPORTED_AS.get(name, name.replace("-", "_")) for name in declared}
     known = {*sys.stdlib_module_names, *imported, expected_import(package.folder)}
     known |= {"modulm"} if "modulm-core" in declared else set()
     for file in sorted(package.path.glob("src/**/*.py")):

@@ -47,7 +47,7 @@ main()
 """
 _LAST_OUTPUTS_S = 5.0
 """How long an engine that is asked to end may take over its last step before it is killed."""
-_ANSWER_S = 60.0
+_ANSWER_S = 30.0
 
 
 class _Order(msgspec.Struct, kw_only=True):
@@ -261,7 +261,7 @@ def _order(config: EngineConfig, folder: str, *, reports: bool) -> bytes:
     level = logger("engine_process").getEffectiveLevel()
     order = _Order(config=portable(config), folder=folder, reports=reports, log_level=level)
     try:
-        return json.dumps(sys.path).encode() + b"\n" + encode(order).hex().encode() + b"\n"
+        return json.dumps([str(path) for path in sys.path]).encode() + b"\n" + encode(order).hex().encode() + b"\n"
     except (OverflowError, TypeError) as error:
         raise ConfigError(
             f"An option of {config!r} cannot be sent to an engine process: {error}. Use plain values and numbers of at "

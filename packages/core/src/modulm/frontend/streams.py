@@ -98,13 +98,16 @@ class Streams:
             self._frontend.abort(label)
 
     def stats(self) -> EngineStats:
-        """Return the engine's report, asked for by the polling thread; for one reader."""
+        """Return the engine's report, asked for by the polling thread; for one reader. Raises `EngineError`."""
         question: Future[EngineStats] = Future()
         with self._lock:
             if self._ended:
                 self._check_open()
             self._questions.append(question)
-        return question.result(_ANSWER_S)
+        try:
+            return question.result(_ANSWER_S)
+        except TimeoutError as error:
+            raise EngineError(f"The engine has not reported within {_ANSWER_S:.0f} s. Ask again.") from error
 
     def shutdown(self) -> None:
         """End the engine and the threads; may be called twice. Requests under way end with "abort"."""
@@ -142,14 +145,16 @@ class Streams:
                 self._last_report = report
                 self._on_report(report)
             self._answer()
-        self._frontend.shutdown()
-        while self._frontend.has_work() and self._turn():
-            pass
-        with self._lock:
-            self._ended = True
-            left = list(self._streams)
-        self._deliver([_failed(label, "The engine has been shut down.") for label in left])
-        self._answer()
+        try:
+            self._frontend.shutdown()
+            while self._frontend.has_work() and self._turn():
+                pass
+        finally:  # whatever happens, nobody waits for ever
+            with self._lock:
+                self._ended = True
+                left = list(self._streams)
+            self._deliver([_failed(label, "The engine has been shut down.") for label in left])
+            self._answer()
 
     def _turn(self) -> bool:
         """Poll once and hand out what came; whether that went well."""

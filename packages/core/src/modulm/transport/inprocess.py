@@ -24,30 +24,6 @@ class InProcessClient:
 
     def __init__(self, engine: SteppedEngine) -> None:
         self._engine = engine
-        self.submit = engine.submit
-        self.abort = engine.abort
-        self.has_work = engine.has_work
-        self.stats = engine.stats
-        self.shutdown = engine.shutdown
-
-    def poll(self) -> list[StepOutput]:
-        """Run one step if there is work, and return its outputs."""
-        return self._engine.step() if self._engine.has_work() else []
-
-
-class ThreadClient:
-    """`WatchedClient` over an engine object that one thread polls, and nobody else.
-
-    Args:
-        reports: Whether to take a report of every step.
-    """
-
-    def __init__(self, engine: SteppedEngine, *, reports: bool = False) -> None:
-        self._engine = engine
-        self._reports = reports
-        self._news = threading.Event()
-        self._stepped_at = time.monotonic()
-        self.report: EngineStats | None = None
         self.has_work = engine.has_work
         self.stats = engine.stats
         self.shutdown = engine.shutdown
@@ -55,11 +31,38 @@ class ThreadClient:
     def submit(self, request: Request) -> None:
         """See `EngineVerbs`."""
         self._engine.submit(request)
-        self._news.set()
 
     def abort(self, request_ids: list[str], reason: FinishReason = "abort") -> None:
         """See `EngineVerbs`."""
         self._engine.abort(request_ids, reason)
+
+    def poll(self) -> list[StepOutput]:
+        """Run one step if there is work, and return its outputs."""
+        return self._engine.step() if self._engine.has_work() else []
+
+
+class ThreadClient(InProcessClient):
+    """`WatchedClient` over an engine object that one thread polls, and nobody else.
+
+    Args:
+        reports: Whether to take a report of every step.
+    """
+
+    def __init__(self, engine: SteppedEngine, *, reports: bool = False) -> None:
+        super().__init__(engine)
+        self._reports = reports
+        self._news = threading.Event()
+        self._stepped_at = time.monotonic()
+        self.report: EngineStats | None = None
+
+    def submit(self, request: Request) -> None:
+        """See `EngineVerbs`."""
+        super().submit(request)
+        self._news.set()
+
+    def abort(self, request_ids: list[str], reason: FinishReason = "abort") -> None:
+        """See `EngineVerbs`."""
+        super().abort(request_ids, reason)
         self._news.set()
 
     def poll(self) -> list[StepOutput]:
@@ -69,7 +72,7 @@ class ThreadClient:
             self._news.wait(TICK_S)
             self._news.clear()
         stepped = self._engine.has_work()
-        outputs = self._engine.step() if stepped else []
+        outputs = super().poll()
         self._stepped_at = time.monotonic()
         self.report = self._engine.stats() if self._reports and stepped else None
         return outputs

@@ -92,7 +92,7 @@ class RestartingClient:
             self._lost(error)
             raise EngineError(f"The engine was lost: {error}") from error
         self.report = self._engine.report
-        if self._reason is not None and self._engine.is_ready:
+        if self._reason is not None and self._engine.is_ready and not self._is_shut_down:
             self._ready_at = self._clock()
             self._reason = None
             _log.warning("The engine runs again, %.1f s after it was started.", self._engine.load_s)
@@ -131,7 +131,7 @@ class RestartingClient:
         self._restarts += 1
         try:
             self._engine = self._start()
-        except OSError as error:
+        except (OSError, ModulmError) as error:
             self._lost(EngineError(f"No engine process can be started: {error}."))
 
     def _lost(self, error: ModulmError) -> None:

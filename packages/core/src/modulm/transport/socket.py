@@ -9,7 +9,7 @@ import threading
 import time
 from pathlib import Path
 
-from modulm.errors import EngineError, NotInstalled
+from modulm.errors import ConfigError, EngineError, NotInstalled
 from modulm.transport.codec import (
     Abort,
     Close,
@@ -47,9 +47,16 @@ class SocketClient:
         self._lock = threading.Lock()
         self._requests = self._context.socket(zmq.PUSH)
         self._outputs = self._context.socket(zmq.PULL)
-        for name, socket in (("requests", self._requests), ("outputs", self._outputs)):
-            socket.set_hwm(0)  # what is refused is refused in the front end; nothing may be lost or block here
-            socket.bind(f"ipc://{folder / name}")
+        try:
+            for name, socket in (("requests", self._requests), ("outputs", self._outputs)):
+                socket.set_hwm(0)  # what is refused is refused in the front end; nothing may be lost or block here
+                socket.bind(f"ipc://{folder / name}")
+        except zmq.ZMQError as error:
+            self._context.destroy(linger=0)
+            raise ConfigError(
+                f"Folder {str(folder)!r} cannot hold the sockets to an engine process: {error}. Name another folder "
+                "for temporary files, with a short path, in TMPDIR."
+            ) from error
 
     def submit(self, request: Request) -> None:
         """See `EngineVerbs`. Raises `EngineError` when the engine is gone."""
@@ -85,7 +92,9 @@ class SocketClient:
             try:
                 self._requests.send(data, zmq.DONTWAIT)
             except zmq.ZMQError as error:  # closed, or nobody at the other end
-                raise EngineError("The engine process is gone: it takes no messages. Try again.") from error
+                raise EngineError(
+                    "The engine process is gone: it takes no messages. Try again.", retry_after_s=1
+                ) from error
 
 
 class SocketServer:

@@ -19,6 +19,7 @@ class Engine:
     def __init__(self, clock, *, is_ready=True):
         self.is_ready, self.load_s, self.heard_at, self.report = is_ready, 3.0 if is_ready else 0.0, clock.now, None
         self.loss = None
+        self.told_to_end = False
         self.submitted, self.aborted, self.outputs = [], [], []
 
     def submit(self, request):
@@ -31,13 +32,15 @@ class Engine:
         if self.loss is not None:
             raise self.loss
         outputs, self.outputs = self.outputs, []
+        if self.told_to_end:
+            self.loss = EngineError("It has ended.")
         return outputs
 
     def stats(self):
         return "stats"
 
     def shutdown(self):
-        self.loss = EngineError("It has ended.")
+        self.told_to_end = True
 
 
 class World:
@@ -195,6 +198,8 @@ def test_an_engine_that_was_asked_to_end_is_not_started_again(make_world):
     world.engines[0].outputs = [OUTPUT]
     world.client.shutdown()
     world.client.shutdown()
+    assert world.client.poll() == [OUTPUT]
+    assert not world.client.health().ready
     for _ in range(5):
         with pytest.raises(EngineError):
             world.client.poll()
