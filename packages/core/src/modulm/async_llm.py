@@ -70,7 +70,9 @@ class AsyncLLM:
         try:
             resolved = serving.resolved
             loggers = StatLoggers(
-                logged_config(resolved.config, resolved.model, serving.ready.num_kv_blocks),
+                logged_config(
+                    resolved.config, resolved.model, serving.ready.num_kv_blocks, lambda: _plugin_records(serving)
+                ),
                 factories=stat_loggers,
                 enable_default_loggers=not disable_log_stats,
                 otlp_traces_endpoint=otlp_traces_endpoint,
@@ -145,10 +147,7 @@ class AsyncLLM:
 
         An engine in a thread of this process shares them all; they count as the engine's.
         """
-        records = [{**record, "process": "engine"} for record in self._serving.ready.plugins]
-        if not isinstance(self._serving.client, ThreadClient):
-            records += [{**record, "process": "frontend"} for record in as_objects(load_records())]
-        return records
+        return _plugin_records(self._serving)
 
     def stats(self) -> EngineStats:
         """Return the engine's report; blocks until it answers. With stat loggers, the last that they were given."""
@@ -176,3 +175,11 @@ class AsyncLLM:
     def _span_headers(self, headers: Mapping[str, str], request_id: str | None) -> dict[str, str]:
         found = {name: headers[name] for name in ("traceparent", "tracestate") if name in headers}
         return found if request_id is None else {**found, "x-request-id": request_id}
+
+
+def _plugin_records(serving: Serving) -> list[dict[str, Any]]:
+    own = as_objects(load_records())
+    if isinstance(serving.client, ThreadClient):
+        return [{**record, "process": "engine"} for record in own]
+    engines = [{**record, "process": "engine"} for record in serving.ready.plugins]
+    return engines + [{**record, "process": "frontend"} for record in own]

@@ -11,6 +11,7 @@ from modulm import AsyncLLM, RequestOutputKind, SamplingParams
 from modulm.config import EngineConfig
 from modulm.frontend.spans import Spans
 from modulm.interfaces.metrics import AggregateStatLoggerBase
+from modulm.plugins import discovery
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True, output_kind=RequestOutputKind.DELTA)
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
@@ -24,6 +25,7 @@ class Sums(AggregateStatLoggerBase):
     def __init__(self, vllm_config, engine_indexes):
         self.num_prompt = self.num_cached = self.num_tokens = 0
         self.ended, self.latencies = [], []
+        self.plugins = vllm_config.plugins
         self.made.append(self)
 
     def log_engine_initialized(self): ...
@@ -141,3 +143,35 @@ def test_a_logger_that_cannot_be_made_ends_the_start(start):
     with pytest.raises(KeyError, match="no such server"):
         start(stat_loggers=[Sums, Fails])
     assert psutil.Process().children() == before
+
+
+PLUGIN = """
+from modulm.interfaces.metrics import StatLoggerBase
+class Raises(StatLoggerBase):
+    def __init__(self, vllm_config, engine_index=0): ...
+    def log_engine_initialized(self): ...
+    def record(self, *args, **options): raise OSError("disk full")
+"""
+
+
+def test_what_becomes_of_a_plugins_logger_is_listed(start, tmp_path, monkeypatch):
+    site = tmp_path / "site"
+    info = site / "own_stats-1.0.dist-info"
+    info.mkdir(parents=True)
+    (site / "own_stats.py").write_text(PLUGIN)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: own-stats\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[vllm.stat_logger_plugins]\nraises = own_stats:Raises\n")
+    monkeypatch.syspath_prepend(str(site))
+    monkeypatch.setenv("VLLM_PLUGINS", "raises")
+    discovery.reset()
+    engine, sums = start()
+
+    def state():
+        found = [each for each in engine.plugin_records() if each["name"] == "raises" and each["state"] != "available"]
+        return [(each["state"], "disk full" in each["reason"]) for each in found]
+
+    assert state() == [("loaded", False)] and [each.name for each in sums.plugins() if each.seconds] == ["raises"]
+    assert len(asyncio.run(read(engine, [9]))[0]) == 12
+    eventually(lambda: state() == [("broken", True)])
+    monkeypatch.undo()
+    discovery.reset()

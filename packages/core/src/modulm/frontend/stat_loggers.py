@@ -28,6 +28,7 @@ from modulm.plugins import discovery
 from modulm.plugins.hooks import load_stat_loggers
 from modulm.plugins.loading import failed
 from modulm.plugins.records import LoadRecord, leave_out
+from modulm.plugins.report import as_objects
 from modulm.types import EngineStats, IterationStats, SchedulerStats
 
 Factory = Callable[[LoggedConfig, int], StatLoggerBase] | type[AggregateStatLoggerBase]
@@ -37,8 +38,18 @@ _Made = tuple[AggregateStatLoggerBase, str, Callable[[BaseException], None]]
 _PATIENCE_S = 1.0
 
 
-def logged_config(config: EngineConfig, model: ModelConfig, num_kv_blocks: int | None = None) -> LoggedConfig:
-    """Return what stat loggers are told of an engine; `num_kv_blocks` where it is known."""
+def logged_config(
+    config: EngineConfig,
+    model: ModelConfig,
+    num_kv_blocks: int | None = None,
+    plugin_records: Callable[[], list[dict[str, Any]]] = lambda: as_objects(discovery.records()),
+) -> LoggedConfig:
+    """Return what stat loggers are told of an engine.
+
+    Args:
+        num_kv_blocks: Where it is known.
+        plugin_records: Returns the load records of all processes, as `report.as_objects` does; else this process's.
+    """
     return LoggedConfig(
         model_config=LoggedModel(
             model=config.model,
@@ -53,7 +64,9 @@ def logged_config(config: EngineConfig, model: ModelConfig, num_kv_blocks: int |
             kv_cache_memory_bytes=config.kv_cache_memory_bytes,
             num_gpu_blocks=num_kv_blocks,
         ),
-        plugins=_plugin_loads,
+        plugins=lambda: [
+            PluginLoad(name=each["name"], state=each["state"], seconds=each["seconds"]) for each in plugin_records()
+        ],
     )
 
 
@@ -186,7 +199,3 @@ def _nothing(error: BaseException) -> None:
 
 def _name(factory: Factory) -> str:
     return f"Stat logger {getattr(factory, '__qualname__', repr(factory))!r}"
-
-
-def _plugin_loads() -> list[PluginLoad]:
-    return [PluginLoad(name=each.name, state=each.state, seconds=each.seconds) for each in discovery.records()]
