@@ -2,7 +2,9 @@
 
 import asyncio
 import contextlib
+import re
 import time
+from pathlib import Path
 
 import pytest
 
@@ -107,3 +109,16 @@ def test_a_faulty_logger_slows_no_step_by_more_than_a_twentieth(without_plugins,
     finally:
         alone.shutdown()
         together.shutdown()
+
+
+def test_the_documents_logger_counts(without_plugins, capsys):
+    document = Path(__file__).resolve().parent.parent / "docs/use/metrics.md"
+    (code,) = re.findall(r"```python\n(.*?)```", document.read_text(), re.S)
+    names = {}
+    exec(code, names)
+    engine = start(names["Tokens"])
+    ids, _ = asyncio.run(read(engine, [100, 101]))
+    engine.shutdown()
+    (adapter,) = engine.stat_loggers.stat_loggers
+    assert adapter.per_engine_stat_loggers[0].total == len(ids) == 24
+    assert f"{MODEL} is ready" in capsys.readouterr().out
