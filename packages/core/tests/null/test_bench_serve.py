@@ -225,6 +225,7 @@ def test_pieces_are_counted_where_the_server_tells_no_usage(server, bench):
 def test_warmups_are_not_counted(server, bench):
     result, _ = bench("--num-warmups=3", "--random-output-len=1")
     assert result["completed"] == 4 and len(server.requests) == 7
+    assert len({tuple(body["prompt"]) for *_, body in server.requests}) == 7
 
 
 @pytest.mark.parametrize(

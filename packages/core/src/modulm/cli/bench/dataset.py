@@ -26,11 +26,11 @@ class Sample:
     max_tokens: int
 
 
-def samples(args: argparse.Namespace, *, as_text: bool) -> list[Sample]:
-    """Return `--num-prompts` requests, the same for the same `--seed`. Raises `ConfigError` for a bad file."""
+def samples(args: argparse.Namespace, number: int, *, as_text: bool) -> list[Sample]:
+    """Return so many requests, the same for the same `--seed`. Raises `ConfigError` for a bad file."""
     chance = random.Random(args.seed)
     if args.dataset_name == "random":
-        return _random(args, chance, as_text=as_text)
+        return _random(args, number, chance, as_text=as_text)
     if args.dataset_path is None:
         raise ConfigError(f"--dataset-name {args.dataset_name} is refused: it needs a file. Add --dataset-path FILE.")
     read = _custom if args.dataset_name == "custom" else _sharegpt
@@ -43,10 +43,10 @@ def samples(args: argparse.Namespace, *, as_text: bool) -> list[Sample]:
     if not found:
         raise ConfigError(f"--dataset-path {args.dataset_path!r} is refused: there is no prompt in it.")
     chance.shuffle(found)
-    return [found[number % len(found)] for number in range(args.num_prompts)]
+    return [found[index % len(found)] for index in range(number)]
 
 
-def _random(args: argparse.Namespace, chance: random.Random, *, as_text: bool) -> list[Sample]:
+def _random(args: argparse.Namespace, number: int, chance: random.Random, *, as_text: bool) -> list[Sample]:
     def some(length: int) -> list[Any]:
         if as_text:
             return chance.choices(_WORDS, k=length)
@@ -57,7 +57,7 @@ def _random(args: argparse.Namespace, chance: random.Random, *, as_text: bool) -
         return max(1, chance.randint(least, most))
 
     found, prefix = [], some(args.random_prefix_len)
-    for _ in range(args.num_prompts):
+    for _ in range(number):
         prompt = prefix + some(varied(args.random_input_len))
         max_tokens = varied(args.output_len or args.random_output_len)
         found.append(Sample(prompt=" ".join(prompt) if as_text else prompt, max_tokens=max_tokens))

@@ -17,7 +17,7 @@ from modulm.cli.bench import dataset
 from modulm.cli.bench.numbers import count, count_or_none, percentiles, positive, share
 from modulm.errors import ConfigError, EngineError
 
-_ENDPOINTS = {"openai": "/v1/completions", "openai-chat": "/v1/chat/completions"}
+_ENDPOINTS = {"openai": "/v1/completions", "vllm": "/v1/completions", "openai-chat": "/v1/chat/completions"}
 _METRICS = ("ttft", "tpot", "itl", "e2el")
 
 
@@ -96,9 +96,9 @@ async def _measure(args: argparse.Namespace) -> tuple[list[Any], float, str]:
     body |= {"ignore_eos": True} if args.ignore_eos else {}
     is_chat = path.endswith("/chat/completions")
     target = load.Target(url=f"{base}{path}", model=model, is_chat=is_chat, headers=headers, body=body)
-    samples = dataset.samples(args, as_text=is_chat)
-    if args.num_warmups:
-        warmups = (samples * args.num_warmups)[: args.num_warmups]
+    every = dataset.samples(args, args.num_prompts + args.num_warmups, as_text=is_chat)
+    samples, warmups = every[: args.num_prompts], every[args.num_prompts :]
+    if warmups:  # with prompts of their own: those that are measured shall not be cached
         await load.run(target, warmups, [0.0] * len(warmups), args.max_concurrency)
     due = load.due_times(len(samples), args.request_rate, args.burstiness, args.seed)
     outcomes, seconds = await load.run(target, samples, due, args.max_concurrency)
