@@ -1,4 +1,4 @@
-"""Outputs of a request that its reader has not taken yet, as one: a slow reader holds what is new, not every step of it.
+"""What a reader has not taken yet of a request's outputs, as one: a slow reader holds what is new, not every step.
 
 Belongs to one event loop. Knows outputs only; who puts them there is `streams.py`.
 """
