@@ -34,7 +34,7 @@ GROUPS = {
     "vllm.platform_plugins",
     "vllm.stat_logger_plugins",
 }
-IMPORTED_AS = {"pyzmq": "zmq"}
+IMPORTED_AS = {"opentelemetry-api": "opentelemetry", "pyyaml": "yaml", "pyzmq": "zmq"}
 """Distributions whose module has another name."""
 _ENTRY = re.compile(r"^(?P<module>[A-Za-z_][\w.]*):(?P<attribute>[A-Za-z_][\w.]*)$")
 _RANGE = re.compile(r">=(\d+)\.(\d+)(?:\.\d+)?,<(\d+)\.(\d+)$")

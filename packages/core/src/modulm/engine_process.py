@@ -125,6 +125,7 @@ class EngineProcess:
 
     def poll(self) -> list[StepOutput]:
         """Return what it says within a moment. Raises `EngineError`, or what was raised over there, when it is lost."""
+        self.report = None
         if not self._backlog:
             self._backlog, self.report = self._next_outputs()
         outputs, self._backlog = self._backlog, []

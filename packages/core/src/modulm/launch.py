@@ -129,7 +129,8 @@ def build_frontend(resolved: Resolved, client: EngineClient) -> Frontend:
 
 def made_of(resolution: Resolution, worker: Worker) -> Ready:
     """Return what an engine says of itself once it can step."""
-    return Ready(explained=explain(resolution, worker), plugins=as_objects(load_records()))
+    num_kv_blocks = worker.kv_layout().num_blocks
+    return Ready(explained=explain(resolution, worker), plugins=as_objects(load_records()), num_kv_blocks=num_kv_blocks)
 
 
 def explain(resolution: Resolution, worker: Worker) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from modulm.config import EngineConfig
 from modulm.engine_process import ChildTraceback
 from modulm.errors import CheckpointError, ConfigError, EngineError, RequestError, Unsupported
 from modulm.interfaces.logits import LogitsProcessor
+from modulm.interfaces.metrics import AggregateStatLoggerBase
 from modulm.transport import restarts
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True, output_kind=RequestOutputKind.DELTA)
@@ -336,11 +337,16 @@ def test_a_stopped_engine_is_not_ready(apart, monkeypatch):
     assert len(tokens(asyncio.run(read(apart, [9])))) == 12
 
 
-class Logger:
-    def __init__(self, failure=None):
-        self.told, self.failure = [], failure
+class Logger(AggregateStatLoggerBase):
+    made, failure = [], None
 
-    def record(self, scheduler_stats, iteration_stats):
+    def __init__(self, vllm_config, engine_indexes):
+        self.told, self.config = [], vllm_config
+        self.made.append(self)
+
+    def log_engine_initialized(self): ...
+
+    def record(self, scheduler_stats, iteration_stats, mm_cache_stats=None, engine_idx=0):
         self.told.append((scheduler_stats, iteration_stats, os.getpid()))
         if self.failure:
             raise self.failure
@@ -350,8 +356,11 @@ class Logger:
 def test_from_the_first_request_to_the_drained_end(tiny_folder, in_process):
     """Stat loggers, draining and the end, on one engine: starting takes seconds."""
     before = resources()
-    good, bad = Logger(), Logger(KeyError("a bug"))
-    engine = AsyncLLM.from_config(config(tiny_folder), in_process=in_process, stat_loggers=[bad, good])
+    made = []
+    classes = [type("Own", (Logger,), {"made": made, "failure": failure}) for failure in (KeyError("a bug"), None)]
+    engine = AsyncLLM.from_config(config(tiny_folder), in_process=in_process, stat_loggers=classes)
+    bad, good = made
+    assert good.config.cache_config.num_gpu_blocks == engine.config.num_kv_blocks
 
     async def life():
         await asyncio.gather(*[read(engine, [9 + n]) for n in range(4)])

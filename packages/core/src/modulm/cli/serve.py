@@ -46,9 +46,15 @@ def run(args: argparse.Namespace) -> int:
     users_middleware(options.middleware)  # what can be known to fail is, before weights load
     bound = bound_socket(options)
     restarts = 3 if args.engine_restarts is None else args.engine_restarts
-    llm = AsyncLLM.from_config(config, in_process=bool(args.in_process), engine_restarts=restarts)
+    llm = AsyncLLM.from_config(
+        config,
+        in_process=bool(args.in_process),
+        engine_restarts=restarts,
+        disable_log_stats=options.disable_log_stats,
+        otlp_traces_endpoint=options.otlp_traces_endpoint,
+    )
     try:
-        serve(build_app(llm, options, args), llm, options, bound)
+        serve(build_app(llm, options, args, stat_loggers=[llm.stat_loggers]), llm, options, bound)
     finally:
         llm.shutdown()
     return 0

@@ -4,7 +4,7 @@ Counts only; knows neither prompts nor the engine.
 """
 
 from collections import Counter
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from http import HTTPStatus
 
@@ -21,17 +21,19 @@ class Admission:
         num_seqs: Sequences that the engine runs at once.
         num_queued: Sequences that may wait beyond them; 0 is any number.
         num_per_key: Requests of one key; 0 is any number.
+        on_rejection: Told which limit turned a request away.
 
     Attributes:
         num_open: Requests under way.
         num_open_seqs: Their sequences.
     """
 
-    def __init__(self, num_seqs: int, num_queued: int, num_per_key: int) -> None:
+    def __init__(self, num_seqs: int, num_queued: int, num_per_key: int, on_rejection: Callable[[str], None]) -> None:
         self.num_open = 0
         self.num_open_seqs = 0
         self._limit = num_seqs + num_queued if num_queued else None
         self._num_per_key = num_per_key
+        self._on_rejection = on_rejection
         self._per_key: Counter[Hashable] = Counter()
 
     @contextmanager
@@ -59,8 +61,10 @@ class Admission:
                 param="n",
             )
         if self._limit is not None and self.num_open_seqs + num_seqs > self._limit:
+            self._on_rejection("max_num_queued_reqs")
             raise _later(f"The queue is full: {self.num_open_seqs:,} sequences run or wait, of {self._limit:,}.")
         if key is not None and self._num_per_key and self._per_key[key] >= self._num_per_key:
+            self._on_rejection("max_concurrent_reqs_per_key")
             raise _later(f"This API key has {self._per_key[key]:,} requests under way, as many as it may have.")
 
 

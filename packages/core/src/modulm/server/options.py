@@ -59,6 +59,8 @@ class ServerOptions:
     uvicorn_log_level: str = _option("critical, error, warning, info, debug or trace", "info")
     disable_uvicorn_access_log: bool = _option("no line per HTTP request", False)
     log_config: str | None = _option("JSON or YAML file for logging.config.dictConfig")
+    disable_log_stats: bool = _option("no line of statistics every ten seconds", False)
+    otlp_traces_endpoint: str | None = _option("OpenTelemetry collector that gets a span of every request")
 
     @classmethod
     def make(cls, **options: Any) -> "ServerOptions":

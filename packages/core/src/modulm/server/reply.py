@@ -119,6 +119,7 @@ class Generation(Response):
         self.status_code = 200
         self._serving = serving_of(request)
         self._key = request.scope.get("modulm.key")
+        self._asked = request.headers
         self._body = body
         self._writer = writer
         self._params = params
@@ -138,7 +139,7 @@ class Generation(Response):
             prompts = await asyncio.to_thread(self._prepare)
             self._log(prompts)
             body = self._body
-            options = {"priority": body.priority or 0, "cache_salt": body.cache_salt}
+            options = {"priority": body.priority or 0, "cache_salt": body.cache_salt, "trace_headers": self._asked}
             stream = outputs(self._serving.llm, prompts, self._params, request_id=self._writer.reply_id, **options)
             async with aclosing(stream):
                 await (self._stream(send, stream) if body.stream else self._whole(send, stream))

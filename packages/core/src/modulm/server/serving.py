@@ -30,7 +30,10 @@ class Serving:
         self.default_params = llm.default_params()
         self.created = int(time.time())
         self.admission = Admission(
-            llm.config.max_num_seqs, options.max_num_queued_reqs, options.max_concurrent_reqs_per_key
+            llm.config.max_num_seqs,
+            options.max_num_queued_reqs,
+            options.max_concurrent_reqs_per_key,
+            on_rejection=llm.stat_loggers.record_admission_rejection,
         )
 
     @property

@@ -3,7 +3,7 @@
 from typing import Protocol
 
 from modulm.outputs import Health
-from modulm.types import EngineStats, Request, StepOutput
+from modulm.types import EngineStats, FinishReason, Request, StepOutput
 
 TICK_S = 0.1
 """How long a `WatchedClient` waits in `poll` for something to tell."""
@@ -17,8 +17,8 @@ class EngineVerbs(Protocol):
     def submit(self, request: Request) -> None:
         """Hand over a request; exactly one output with a `finish_reason` will follow for it."""
 
-    def abort(self, request_ids: list[str]) -> None:
-        """Ask to end requests; ids that are unknown or have ended are passed over."""
+    def abort(self, request_ids: list[str], reason: FinishReason = "abort") -> None:
+        """Ask to end requests, for a reason that statistics tell; ids that are unknown or ended are passed over."""
 
     def has_work(self) -> bool:
         """Whether outputs are to be expected."""

@@ -8,7 +8,7 @@ import msgspec
 from modulm.config import EngineConfig, ModelConfig
 from modulm.errors import EngineError
 from modulm.interfaces.checkpoint import TokenizerData
-from modulm.types import EngineStats, Request, StepOutput
+from modulm.types import EngineStats, FinishReason, Request, StepOutput
 
 T = TypeVar("T")
 _encoder = msgspec.msgpack.Encoder()
@@ -24,6 +24,7 @@ class Abort(msgspec.Struct, kw_only=True, tag="abort"):
     """Frontend to engine: end these."""
 
     request_ids: list[str]
+    reason: FinishReason = "abort"
 
 
 class Report(msgspec.Struct, tag="report"):
@@ -52,6 +53,7 @@ class Ready(msgspec.Struct, kw_only=True, tag="ready"):
 
     explained: dict[str, Any]
     plugins: list[dict[str, Any]]
+    num_kv_blocks: int | None = None
 
 
 class Failed(msgspec.Struct, kw_only=True, tag="failed"):

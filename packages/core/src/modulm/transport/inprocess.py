@@ -9,7 +9,7 @@ from typing import Protocol
 
 from modulm.outputs import Health
 from modulm.transport.client import SILENCE_S, TICK_S, EngineVerbs
-from modulm.types import EngineStats, Request, StepOutput
+from modulm.types import EngineStats, FinishReason, Request, StepOutput
 
 
 class SteppedEngine(EngineVerbs, Protocol):
@@ -32,9 +32,9 @@ class InProcessClient:
         """See `EngineVerbs`."""
         self._engine.submit(request)
 
-    def abort(self, request_ids: list[str]) -> None:
+    def abort(self, request_ids: list[str], reason: FinishReason = "abort") -> None:
         """See `EngineVerbs`."""
-        self._engine.abort(request_ids)
+        self._engine.abort(request_ids, reason)
 
     def poll(self) -> list[StepOutput]:
         """Run one step if there is work, and return its outputs."""
@@ -60,9 +60,9 @@ class ThreadClient(InProcessClient):
         super().submit(request)
         self._news.set()
 
-    def abort(self, request_ids: list[str]) -> None:
+    def abort(self, request_ids: list[str], reason: FinishReason = "abort") -> None:
         """See `EngineVerbs`."""
-        super().abort(request_ids)
+        super().abort(request_ids, reason)
         self._news.set()
 
     def poll(self) -> list[StepOutput]:
@@ -71,9 +71,10 @@ class ThreadClient(InProcessClient):
             self._stepped_at = time.monotonic()
             self._news.wait(TICK_S)
             self._news.clear()
+        stepped = self._engine.has_work()
         outputs = super().poll()
         self._stepped_at = time.monotonic()
-        self.report = self._engine.stats() if self._reports else None
+        self.report = self._engine.stats() if self._reports and stepped else None
         return outputs
 
     def health(self) -> Health:

@@ -13,7 +13,7 @@ from modulm.errors import EngineError, ModulmError
 from modulm.log import logger
 from modulm.outputs import Health
 from modulm.transport.client import SILENCE_S, TICK_S, EngineClient
-from modulm.types import EngineStats, Request, StepOutput
+from modulm.types import EngineStats, FinishReason, Request, StepOutput
 
 _log = logger("transport")
 _FIRST_DELAY_S = 0.5
@@ -66,11 +66,11 @@ class RestartingClient:
         """See `EngineVerbs`. Raises `EngineError` with `retry_after_s` while there is no engine."""
         self._current().submit(request)
 
-    def abort(self, request_ids: list[str]) -> None:
+    def abort(self, request_ids: list[str], reason: FinishReason = "abort") -> None:
         """See `EngineVerbs`."""
         engine = self._engine
         if engine is not None and self._reason is None:
-            engine.abort(request_ids)
+            engine.abort(request_ids, reason)
 
     def has_work(self) -> bool:
         """See `EngineVerbs`."""

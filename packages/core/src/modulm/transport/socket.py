@@ -23,7 +23,7 @@ from modulm.transport.codec import (
     encode,
 )
 from modulm.transport.inprocess import SteppedEngine
-from modulm.types import Request, StepOutput
+from modulm.types import FinishReason, Request, StepOutput
 
 try:
     import zmq
@@ -62,10 +62,10 @@ class SocketClient:
         """See `EngineVerbs`. Raises `EngineError` when the engine is gone."""
         self._send(Submit(request=request))
 
-    def abort(self, request_ids: list[str]) -> None:
+    def abort(self, request_ids: list[str], reason: FinishReason = "abort") -> None:
         """See `EngineVerbs`; an engine that is gone has ended all."""
         with contextlib.suppress(EngineError):
-            self._send(Abort(request_ids=request_ids))
+            self._send(Abort(request_ids=request_ids, reason=reason))
 
     def ask(self) -> None:
         """Ask for a report; it comes with one of the next messages. Raises `EngineError` as `submit` does."""
@@ -140,8 +140,8 @@ class SocketServer:
             match decode_to_engine(self._requests.recv()):
                 case Submit(request=request):
                     engine.submit(request)
-                case Abort(request_ids=request_ids):
-                    engine.abort(request_ids)
+                case Abort(request_ids=request_ids, reason=reason):
+                    engine.abort(request_ids, reason)
                 case Report():
                     self._asked = True
                 case Close():

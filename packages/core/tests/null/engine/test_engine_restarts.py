@@ -25,7 +25,7 @@ class Engine:
     def submit(self, request):
         self.submitted.append(request)
 
-    def abort(self, request_ids):
+    def abort(self, request_ids, reason="abort"):
         self.aborted += request_ids
 
     def poll(self):

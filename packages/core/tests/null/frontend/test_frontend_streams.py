@@ -41,7 +41,7 @@ class Engine:
         self.submitted += 1
         self.inbox.append(request)
 
-    def abort(self, request_ids):
+    def abort(self, request_ids, reason="abort"):
         self.aborted += request_ids
         self.inbox.append(list(request_ids))
 

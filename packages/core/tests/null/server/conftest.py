@@ -105,6 +105,7 @@ class Server:
     def __init__(self, options, loggers=(), **config):
         from modulm.async_llm import AsyncLLM
         from modulm.engine.loop import Engine
+        from modulm.frontend.stat_loggers import StatLoggers, logged_config
         from modulm.frontend.tokenizer import Tokenizer
         from modulm.launch import Serving, build_frontend
         from modulm.server.app import build_app
@@ -123,9 +124,13 @@ class Server:
         self.engine = Engine(config, self.worker, max_model_len=MAX_MODEL_LEN)
         client = ThreadClient(self.engine)
         resolved = Resolved(config=config, model=model, generation_config={}, tokenizer=data)
-        ready = Ready(explained={}, plugins=[{"name": "p"}])
+        ready = Ready(explained={}, plugins=[])
         frontend = build_frontend(resolved, client)
-        self.llm = AsyncLLM(Serving(frontend=frontend, client=client, resolved=resolved, ready=ready))
+        self.rejections = []
+        serving = Serving(frontend=frontend, client=client, resolved=resolved, ready=ready)
+        stat_loggers = StatLoggers(logged_config(config, model), enable_default_loggers=False)
+        stat_loggers.record_admission_rejection = self.rejections.append
+        self.llm = AsyncLLM(serving, stat_loggers)
         self.options = ServerOptions.make(host="127.0.0.1", port=0, disable_uvicorn_access_log=True, **options)
         self.app = build_app(self.llm, self.options, stat_loggers=loggers)
         bound = bound_socket(self.options)

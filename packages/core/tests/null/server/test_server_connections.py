@@ -137,6 +137,7 @@ def test_a_flood_is_told_to_come_again(make_server):
     served = [answer for answer in answers if answer[0] == 200]
     assert set(answers) == {(200, None, None), (429, "1", "rate_limit_exceeded")}
     assert len(served) >= 6
+    assert server.rejections == ["max_num_queued_reqs"] * (40 - len(served))
     wait_for(server.is_idle)
     status, _, answer = server.ask("/v1/completions", {"prompt": ["a"] * 7})
     assert (status, answer["error"]["param"]) == (400, "n")
@@ -155,6 +156,7 @@ def test_one_key_may_not_take_all(make_server):
         read_until(raw, b"data: ")
         asked = {"prompt": "a", "max_tokens": 1}
         assert server.ask("/v1/completions", asked, {"Authorization": "Bearer a"})[0] == 429
+        assert server.rejections == ["max_concurrent_reqs_per_key"]
         assert server.ask("/v1/completions", asked, {"Authorization": "Bearer b"})[0] == 200
     wait_for(server.is_idle)
     assert server.ask("/v1/completions", asked, {"Authorization": "Bearer a"})[0] == 200
