@@ -1,6 +1,7 @@
 """`modulm serve` as a process on a tiny model: the official client, signals, an engine that is killed, what it refuses.
 
-Texts are compared with those of `LLM` in this process.
+At the end, cases that were reported of other engines, by their numbers in our collection. Texts are compared with those
+of `LLM` in this process.
 """
 
 import json
@@ -13,6 +14,8 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import openai
 import psutil
@@ -274,3 +277,89 @@ def test_a_missing_module_of_the_extra_is_named(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     assert main(["serve", "a"]) == 2
     assert "pip install 'modulm-core[serve]'" in capsys.readouterr().err
+
+
+def complete(server, **body):
+    """Choices of a completion, with vLLM's own fields as well."""
+    known = {"n", "seed", "stop", "temperature", "logprobs", "logit_bias"}
+    usual = {name: body.pop(name) for name in list(body) if name in known}
+    body = {"max_tokens": 8, **body}
+    prompt = body.pop("prompt", PROMPT)
+    return server.client().completions.create(model="tiny", prompt=prompt, extra_body=body, **usual).choices
+
+
+def together(*calls):
+    """Run all at once and return their results in order."""
+    with ThreadPoolExecutor(len(calls)) as pool:
+        return [future.result() for future in [pool.submit(call) for call in calls]]
+
+
+def texts(choices):
+    return [choice.text for choice in choices]
+
+
+def test_the_end_waits_for_min_tokens_with_two_ends_of_sequence(server):
+    """D8: both ids are by far the likeliest, and masked until five tokens are there."""
+    bias = {"1": 90, "5": 100}
+    ends = complete(server, temperature=0, logit_bias=bias, min_tokens=5, max_tokens=20, return_token_ids=True)[0]
+    assert ends.finish_reason == "stop"
+    assert len(ends.token_ids) == 6
+    assert not {1, 5} & set(ends.token_ids[:5])
+    at_once = complete(server, temperature=0, logit_bias=bias, max_tokens=20, return_token_ids=True)[0]
+    assert len(at_once.token_ids) == 1
+
+
+def test_bad_words_hold_for_every_choice(server):
+    """F4: of two allowed tokens one is bad."""
+    ids = [complete(server, prompt=letter, max_tokens=1, return_token_ids=True)[0].prompt_token_ids for letter in "ab"]
+    body = {"allowed_token_ids": [one for (one,) in ids], "temperature": 1, "n": 2, "seed": 1}
+    assert set("".join(texts(complete(server, **body)))) == {"a", "b"}
+    assert texts(complete(server, **body, bad_words=["b"])) == ["a" * 8] * 2
+
+
+def test_neighbours_in_a_batch_change_nothing(server):
+    """F14, F18 and F19: greedy beside random, masked and penalised."""
+    bodies = [
+        {"temperature": 0},
+        {"temperature": 1, "top_k": 5, "seed": 7},
+        {"temperature": 0, "repetition_penalty": 2.0},
+        {"temperature": 1, "top_k": 1, "seed": 99},
+        {"temperature": 1, "allowed_token_ids": [20, 21, 22], "seed": 3},
+        {"temperature": 0, "logit_bias": {"30": -100.0}},
+    ]
+    alone = [texts(complete(server, **body)) for body in bodies]
+    batched = together(*[partial(complete, server, **body) for body in bodies * 3])
+    assert list(map(texts, batched)) == alone * 3
+
+
+def test_top_k_of_0_and_of_minus_1_are_off(server):
+    """F15."""
+    off = [texts(complete(server, temperature=1, seed=5, max_tokens=20, top_k=k)) for k in (0, -1, 10**6)]
+    assert off[0] == off[1] == off[2]
+
+
+@pytest.mark.parametrize("temperature", [1e-4, 1e-12])
+def test_tiny_temperatures_are_greedy(server, temperature):
+    """F16."""
+    assert texts(complete(server, temperature=temperature)) == texts(complete(server, temperature=0))
+
+
+def test_values_are_the_same_from_run_to_run(server):
+    """E5: log-probabilities of one request, alone and beside others."""
+    body = {"temperature": 0, "logprobs": 3}
+    first = complete(server, **body)[0].logprobs
+    for choices in together(*[partial(complete, server, **body)] * 4):
+        assert choices[0].logprobs.tokens == first.tokens
+        differences = zip(choices[0].logprobs.token_logprobs, first.token_logprobs, strict=True)
+        assert all(abs(one - other) < 1e-4 for one, other in differences)
+
+
+def test_an_id_may_be_used_again_right_after_its_request_was_left(server):
+    """F22: a late abort of the first must not end the second."""
+    body = {"request_id": "again", "ignore_eos": True, "max_tokens": 200}
+    for _ in range(10):
+        stream = server.client().completions.create(model="tiny", prompt=PROMPT, stream=True, extra_body=body)
+        next(iter(stream))
+        stream.close()
+        (choice,) = complete(server, **{**body, "max_tokens": 5})
+        assert choice.finish_reason == "length"

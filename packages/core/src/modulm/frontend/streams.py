@@ -13,10 +13,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 from modulm.errors import EngineError
+from modulm.frontend.box import Box
 from modulm.frontend.frontend import Frontend
 from modulm.log import logger
 from modulm.outputs import CompletionOutput, RequestOutput
-from modulm.sampling_params import SamplingParams
+from modulm.sampling_params import RequestOutputKind, SamplingParams
 from modulm.transport.client import TICK_S, WatchedClient
 from modulm.types import EngineStats
 
@@ -24,16 +25,14 @@ _log = logger("frontend")
 _TOKENIZING_THREADS = 2
 _ANSWER_S = 60.0
 
-Outputs = asyncio.Queue[RequestOutput]
-
 
 class Stream:
     """One request's outputs, on their way to the coroutine that reads them."""
 
-    def __init__(self, label: str, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, label: str, loop: asyncio.AbstractEventLoop, params: SamplingParams | None) -> None:
         self.label = label
         self.loop = loop
-        self.outputs: Outputs = asyncio.Queue()
+        self.outputs = Box(joins=params is not None and params.output_kind is RequestOutputKind.DELTA)
 
 
 class Streams:
@@ -119,7 +118,7 @@ class Streams:
     def _submit(
         self, loop: asyncio.AbstractEventLoop, prompt: Any, params: SamplingParams | None, options: dict[str, Any]
     ) -> Stream:
-        stream = Stream(str(next(self._labels)), loop)
+        stream = Stream(str(next(self._labels)), loop, params)
         with self._lock:
             self._check_open()
             self._streams[stream.label] = stream
@@ -174,7 +173,7 @@ class Streams:
 
     def _deliver(self, outputs: list[RequestOutput]) -> None:
         """Put outputs into their streams, by one call to each event loop."""
-        batches: dict[asyncio.AbstractEventLoop, list[tuple[Outputs, RequestOutput]]] = {}
+        batches: dict[asyncio.AbstractEventLoop, list[tuple[Box, RequestOutput]]] = {}
         for output in outputs:
             stream = self._streams.get(output.request_id)
             if stream is not None:
@@ -205,9 +204,9 @@ def _has_text_only(prompt: Any) -> bool:
     return isinstance(prompt, str) or (isinstance(prompt, Mapping) and prompt.get("prompt_token_ids") is None)
 
 
-def _put(batch: list[tuple[Outputs, RequestOutput]]) -> None:
-    for queue, output in batch:
-        queue.put_nowait(output)
+def _put(batch: list[tuple[Box, RequestOutput]]) -> None:
+    for box, output in batch:
+        box.put(output)
 
 
 def _failed(label: str, error: str) -> RequestOutput:

@@ -17,6 +17,7 @@ from fastapi import FastAPI
 from modulm.errors import ConfigError
 from modulm.log import logger
 from modulm.server.options import ServerOptions
+from modulm.server.protocol import Protocol
 
 if TYPE_CHECKING:
     from modulm.async_llm import AsyncLLM
@@ -69,7 +70,7 @@ def uvicorn_config(app: FastAPI, options: ServerOptions) -> uvicorn.Config:
         config = uvicorn.Config(
             app,
             loop="uvloop",
-            http="httptools",
+            http=Protocol,
             root_path=options.root_path,
             log_config=options.log_config or uvicorn.config.LOGGING_CONFIG,
             log_level=options.uvicorn_log_level,

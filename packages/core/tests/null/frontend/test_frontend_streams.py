@@ -102,11 +102,11 @@ def streams(make_frontend, engine):
 
 
 async def read(streams, prompt, params=PARAMS, most=None):
-    """Everything that one stream gives, or its first outputs."""
+    """Everything that one stream gives, or its first tokens; steps that were not waited for come together."""
     stream = await streams.open(prompt, params)
     outputs = []
     try:
-        while not (outputs and outputs[-1].finished) and len(outputs) != most:
+        while not (outputs and outputs[-1].finished) and len(tokens(outputs)) != most:
             outputs.append(await stream.outputs.get())
         assert most or stream.outputs.empty()
     finally:
@@ -124,7 +124,7 @@ def test_each_reads_its_own_in_order(streams):
 
     for number, outputs in enumerate(asyncio.run(all_of_them())):
         assert tokens(outputs) == list(range(number + 1, number + 51))
-        assert [output.finished for output in outputs] == [False] * 49 + [True]
+        assert [output.finished for output in outputs] == [False] * (len(outputs) - 1) + [True]
 
 
 def test_a_normal_end_sends_no_abort(streams, engine):

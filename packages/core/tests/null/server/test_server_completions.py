@@ -72,7 +72,9 @@ def test_usage_comes_once_at_the_end_of_a_stream_when_asked_for(server):
     assert asked[-1]["choices"] == []
     assert asked[-1]["usage"]["completion_tokens"] == 4
     running = server.complete(**body, stream_options={"include_usage": True, "continuous_usage_stats": True})
-    assert [chunk["usage"]["completion_tokens"] for chunk in running] == [1, 2, 3, 4, 4]
+    counts = [chunk["usage"]["completion_tokens"] for chunk in running]
+    assert counts == sorted(counts)  # steps may be told together
+    assert counts[-2:] == [4, 4]
 
 
 def test_empty_stream_options_ask_for_no_usage(server):

@@ -72,6 +72,33 @@ def test_a_body_that_never_comes_to_its_end_holds_nothing(server):
     wait_for(server.is_idle)
 
 
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        (b"GET / HTTP/1.1\r\nhost: x\r\nx: " + b"a" * 65_600, 431),
+        (b"GET / HTTP/1.1\r\n" + b"".join(b"x%05d: y\r\n" % i for i in range(5960)), 431),
+        (b"GET /" + b"a" * 65_600, 431),
+        (b"hello\r\n\r\n", 400),
+        (b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: x\r\n\r\n", 400),
+        (b"GET / HTTP/9.9\r\n\r\n", 400),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_what_is_no_http_is_refused_in_our_words(server, sent, status):
+    with socket.create_connection(("127.0.0.1", server.port)) as raw:
+        for start in range(0, len(sent), 5000):
+            raw.sendall(sent[start : start + 5000])
+            time.sleep(0.001)
+        head, _, body = read_until(raw, b"}}").partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 %d " % status)
+    assert set(json.loads(body)["error"]) == {"message", "type", "param", "code"}
+    assert server.complete(prompt="a", max_tokens=1)
+
+
+def test_a_long_body_beside_its_head_is_no_long_head(server):
+    server.complete(prompt=[2] * 100, max_tokens=1, user="u" * 300_000)
+
+
 def test_a_normal_end_sends_no_abort(server, monkeypatch):
     """F24: aborts are for requests that have not ended."""
     aborted = []
