@@ -207,7 +207,7 @@ def door(name, call):
     answers[name] = [value, sorted(set(mine()) - seen)]
     seen.update(mine())
 door("platform", lambda: current_platform().name)
-door("stats", lambda: [cls.__name__ for cls in hooks.load_stat_loggers()])
+door("stats", lambda: [cls.__name__ for _, cls in hooks.load_stat_loggers()])
 door("io", lambda: hooks.load_io_processor("ta_io").__name__)
 door("endpoint", lambda: [plugin.name for plugin in hooks.load_endpoint_plugins(["generate"])])
 door("logits", lambda: [cls.__name__ for cls in hooks.load_logits_processors([])])

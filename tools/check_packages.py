@@ -34,6 +34,8 @@ GROUPS = {
     "vllm.platform_plugins",
     "vllm.stat_logger_plugins",
 }
+IMPORTED_AS = {"opentelemetry-api": "opentelemetry", "pyyaml": "yaml", "pyzmq": "zmq"}
+"""Distributions whose module has another name."""
 _ENTRY = re.compile(r"^(?P<module>[A-Za-z_][\w.]*):(?P<attribute>[A-Za-z_][\w.]*)$")
 _RANGE = re.compile(r">=(\d+)\.(\d+)(?:\.\d+)?,<(\d+)\.(\d+)$")
 
@@ -120,7 +122,8 @@ def _entry_points(package: Package) -> Iterator[str]:
 
 def _imports(package: Package) -> Iterator[str]:
     declared = {requirement_name(line) for line in package.requirements}
-    known = {*sys.stdlib_module_names, *(name.replace("-", "_") for name in declared), expected_import(package.folder)}
+    imported = {IMPORTED_AS.get(name, name.replace("-", "_")) for name in declared}
+    known = {*sys.stdlib_module_names, *imported, expected_import(package.folder)}
     known |= {"modulm"} if "modulm-core" in declared else set()
     for file in sorted(package.path.glob("src/**/*.py")):
         for node in ast.walk(ast.parse(file.read_text())):

@@ -77,3 +77,14 @@ def test_import_of_what_is_not_declared(workspace_root, line):
     (found,) = check_packages.problems(workspace_root)
     assert "scheme.py imports" in found
     assert "no dependency declares" in found
+
+
+def test_modules_with_another_name_than_their_distribution(workspace_root):
+    file = workspace_root / PLUGIN / "src/modulm_quant_gguf/scheme.py"
+    file.write_text("import zmq\nclass Scheme: ...\n")
+    assert any("imports zmq" in line for line in check_packages.problems(workspace_root))
+    project = workspace_root / PLUGIN / "pyproject.toml"
+    text = project.read_text()
+    assert "dependencies = [" in text
+    project.write_text(text.replace("dependencies = [", 'dependencies = ["pyzmq>=26", ', 1))
+    assert not any("imports zmq" in line for line in check_packages.problems(workspace_root))

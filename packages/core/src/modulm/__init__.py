@@ -4,6 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from modulm.async_llm import AsyncLLM as AsyncLLM
     from modulm.llm import LLM as LLM
     from modulm.outputs import CompletionOutput as CompletionOutput
     from modulm.outputs import RequestOutput as RequestOutput
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from modulm.sampling_params import SamplingParams as SamplingParams
 
 _WHERE = {
+    "AsyncLLM": "modulm.async_llm",
     "CompletionOutput": "modulm.outputs",
     "LLM": "modulm.llm",
     "ModelRegistry": "modulm.plugins.models",
@@ -19,7 +21,15 @@ _WHERE = {
     "RequestOutputKind": "modulm.sampling_params",
     "SamplingParams": "modulm.sampling_params",
 }
-__all__ = ["CompletionOutput", "LLM", "ModelRegistry", "RequestOutput", "RequestOutputKind", "SamplingParams"]
+__all__ = [
+    "AsyncLLM",
+    "CompletionOutput",
+    "LLM",
+    "ModelRegistry",
+    "RequestOutput",
+    "RequestOutputKind",
+    "SamplingParams",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -56,10 +56,20 @@ class RequestError(ModulmError, ValueError):
 
 
 class EngineError(ModulmError, RuntimeError):
-    """The engine failed; not the client's fault (HTTP 5xx)."""
+    """The engine failed; not the client's fault (HTTP 5xx).
+
+    `retry_after_s` says when the same request may be served, where that is known.
+    """
+
+    def __init__(self, message: str, *, retry_after_s: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return ` Did you mean 'x'?` for the nearest of `known`, or an empty string when none is near."""
-    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+def did_you_mean(name: str, known: Iterable[str], *, cutoff: float = 0.6) -> str:
+    """Return ` Did you mean 'x'?` for the nearest of `known`, or an empty string when none is near.
+
+    `cutoff` is the least likeness, from 0 to 1.
+    """
+    near = difflib.get_close_matches(name, list(known), n=1, cutoff=cutoff)
     return f" Did you mean {near[0]!r}?" if near else ""

@@ -1,24 +1,30 @@
-"""Composition root: the only file that knows every room. Puts an engine together in this process.
+"""Composition root: the only file that knows every room. Puts an engine together, in one process or in two.
 
 Order matters: plugins first, so that all registries are full; then choices; then weights; then the straight line
-frontend -> transport -> engine -> executor -> worker.
+frontend -> transport -> engine -> executor -> worker. `engine_process.py` puts the wall of the transport between two
+processes.
 """
 
 import dataclasses
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from modulm.config import EngineConfig
 from modulm.engine.loop import Engine
 from modulm.frontend.frontend import Frontend
 from modulm.frontend.tokenizer import Tokenizer
+from modulm.interfaces.support import Rejected, Support
 from modulm.log import logger
-from modulm.plugins.bootstrap import bootstrap
+from modulm.plugins.bootstrap import bootstrap, load_records
 from modulm.plugins.hooks import load_logits_processors
 from modulm.plugins.registry import registry
+from modulm.plugins.report import as_objects
 from modulm.resolve import Resolution, resolve, tokenizer_data
-from modulm.transport.inprocess import InProcessClient
+from modulm.transport.client import EngineClient, WatchedClient
+from modulm.transport.codec import Ready, Resolved
+from modulm.transport.inprocess import InProcessClient, ThreadClient
 from modulm.worker.worker import Worker
 
 _log = logger("launch")
@@ -35,15 +41,59 @@ class Launched:
     seconds: float
 
 
+@dataclass(kw_only=True)
+class Serving:
+    """A running engine that need not be in this process, and what it said of itself."""
+
+    frontend: Frontend
+    client: WatchedClient
+    resolved: Resolved
+    ready: Ready
+
+
 def launch(config: EngineConfig, progress: Progress | None = None) -> Launched:
     """Build an engine in this process. `progress(done, total)` counts weights while they load.
 
     Raises `ConfigError`, `PluginError` or `CheckpointError`; nothing keeps running then.
     """
     started = time.perf_counter()
+    resolution = resolve_all(config)
+    engine, worker = build_engine(resolution, progress)
+    frontend = build_frontend(resolved_for_frontend(resolution), InProcessClient(engine))
+    seconds = time.perf_counter() - started
+    _log.info("%s (%s) is ready after %.1f s.", config.model, resolution.architecture, seconds)
+    return Launched(frontend=frontend, resolution=resolution, worker=worker, seconds=seconds)
+
+
+def launch_thread(config: EngineConfig, *, reports: bool) -> Serving:
+    """Build an engine in this process, to be polled by a thread of its own; raises as `launch` does."""
+    resolution = resolve_all(config)
+    engine, worker = build_engine(resolution)
+    client = ThreadClient(engine, reports=reports)
+    resolved = resolved_for_frontend(resolution)
+    frontend = build_frontend(resolved, client)
+    return Serving(frontend=frontend, client=client, resolved=resolved, ready=made_of(resolution, worker))
+
+
+def resolve_all(config: EngineConfig) -> Resolution:
+    """Load plugins and make every choice that needs no tensors."""
     bootstrap(config)
-    resolution = resolve(config)
-    processors = load_logits_processors(config.logits_processors)
+    return resolve(config)
+
+
+def resolved_for_frontend(resolution: Resolution) -> Resolved:
+    """Return what a front end must know of the choices."""
+    return Resolved(
+        config=resolution.config,
+        model=resolution.model,
+        generation_config=resolution.generation_config,
+        tokenizer=tokenizer_data(resolution.config, resolution.checkpoint),
+    )
+
+
+def build_engine(resolution: Resolution, progress: Progress | None = None) -> tuple[Engine, Worker]:
+    """Load the weights and return the engine, ready to step, and its worker."""
+    config = resolution.config
     worker = Worker(
         config,
         resolution.model,
@@ -53,7 +103,7 @@ def launch(config: EngineConfig, progress: Progress | None = None) -> Launched:
         kernels=resolution.kernels,
         attention=resolution.attention,
         platform=resolution.platform,
-        logits_processors=processors,
+        logits_processors=load_logits_processors(config.logits_processors),
         progress=progress,
         saved=resolution.saved,
         key=resolution.key,
@@ -62,15 +112,36 @@ def launch(config: EngineConfig, progress: Progress | None = None) -> Launched:
         _log.warning("Prefix caching is off: this model's positions depend on the length of each sequence.")
         config = dataclasses.replace(config, enable_prefix_caching=False)
     executor = registry("modulm.executors").get(config.executor)(worker)
-    engine = Engine(config, executor, max_model_len=resolution.model.max_model_len)
-    frontend = Frontend(
-        config,
-        resolution.model,
-        tokenizer=Tokenizer.from_data(tokenizer_data(config, resolution.checkpoint)),
-        generation_config=resolution.generation_config,
-        engine=InProcessClient(engine),
-        logits_processors=processors,
+    return Engine(config, executor, max_model_len=resolution.model.max_model_len), worker
+
+
+def build_frontend(resolved: Resolved, client: EngineClient) -> Frontend:
+    """Return the front end of an engine that is reached through `client`."""
+    return Frontend(
+        resolved.config,
+        resolved.model,
+        tokenizer=Tokenizer.from_data(resolved.tokenizer),
+        generation_config=resolved.generation_config,
+        engine=client,
+        logits_processors=load_logits_processors(resolved.config.logits_processors),
     )
-    seconds = time.perf_counter() - started
-    _log.info("%s (%s) is ready after %.1f s.", config.model, resolution.architecture, seconds)
-    return Launched(frontend=frontend, resolution=resolution, worker=worker, seconds=seconds)
+
+
+def made_of(resolution: Resolution, worker: Worker) -> Ready:
+    """Return what an engine says of itself once it can step."""
+    num_kv_blocks = worker.kv_layout().num_blocks
+    return Ready(explained=explain(resolution, worker), plugins=as_objects(load_records()), num_kv_blocks=num_kv_blocks)
+
+
+def explain(resolution: Resolution, worker: Worker) -> dict[str, Any]:
+    """Return every choice with each candidate's answer, and the worker's figures, as plain data."""
+    choices = [
+        {"family": choice.family, "chosen": choice.name, "candidates": [_answer(*entry) for entry in choice.trace]}
+        for choice in resolution.choices
+    ]
+    return {"choices": choices, "worker": worker.describe()}
+
+
+def _answer(name: str, answer: Support) -> dict[str, Any]:
+    reason = answer.reason if isinstance(answer, Rejected) else answer.note
+    return {"name": name, "accepted": bool(answer), "reason": reason}

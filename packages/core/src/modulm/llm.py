@@ -11,8 +11,7 @@ from typing import Any
 from modulm.config import EngineConfig, ModelConfig
 from modulm.errors import EngineError, RequestError
 from modulm.frontend.mailboxes import Mailboxes
-from modulm.interfaces.support import Rejected, Support
-from modulm.launch import Launched, Progress, launch
+from modulm.launch import Launched, Progress, explain, launch
 from modulm.outputs import RequestOutput
 from modulm.plugins.bootstrap import load_records
 from modulm.sampling_params import RequestOutputKind, SamplingParams
@@ -111,11 +110,7 @@ class LLM:
 
     def explain(self) -> dict[str, Any]:
         """Return what this engine is made of: every choice with each candidate's answer, and the worker's figures."""
-        choices = [
-            {"family": choice.family, "chosen": choice.name, "candidates": [_answer(*entry) for entry in choice.trace]}
-            for choice in self._launched.resolution.choices
-        ]
-        return {"choices": choices, "worker": self._launched.worker.describe()}
+        return explain(self._launched.resolution, self._launched.worker)
 
     def plugins_used(self) -> list[str]:
         """Return the plugin packages that were loaded, with versions; core's own parts are not counted."""
@@ -191,11 +186,6 @@ class LLM:
                     parameter="sampling_params",
                 )
         return params
-
-
-def _answer(name: str, answer: Support) -> dict[str, Any]:
-    reason = answer.reason if isinstance(answer, Rejected) else answer.note
-    return {"name": name, "accepted": bool(answer), "reason": reason}
 
 
 def _batch(prompts: Any) -> list[Any]:

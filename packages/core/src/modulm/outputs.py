@@ -1,4 +1,4 @@
-"""What a caller of `LLM` gets back, with vLLM's field names. Knows no room; built by `frontend/`."""
+"""What a caller of `LLM` or `AsyncLLM` gets back, with vLLM's field names. Knows no room; built by `frontend/`."""
 
 from dataclasses import dataclass, field
 
@@ -35,6 +35,15 @@ class CompletionOutput:
         """Whether this completion has ended."""
         return self.finish_reason is not None
 
+    def add(self, news: "CompletionOutput") -> None:
+        """Join what came later; both tell only what is new."""
+        self.text += news.text
+        self.token_ids += news.token_ids
+        if news.logprobs is not None:
+            self.logprobs = (self.logprobs or []) + news.logprobs
+        self.cumulative_logprob = news.cumulative_logprob
+        self.finish_reason, self.stop_reason = news.finish_reason, news.stop_reason
+
 
 @dataclass(kw_only=True)
 class RequestOutput:
@@ -49,3 +58,37 @@ class RequestOutput:
     num_cached_tokens: int | None = None
     lora_request: Adapter | None = None
     error: str | None = None
+
+    def add(self, news: "RequestOutput", *, aggregate: bool) -> None:
+        """Take in a later output of this request (vLLM's method): `aggregate` joins what is new, else it replaces."""
+        held = {completion.index: completion for completion in self.outputs}
+        for completion in news.outputs:
+            mine = held.get(completion.index)
+            if mine is None or not aggregate:
+                held[completion.index] = completion
+            else:
+                mine.add(completion)
+        self.outputs = [held[index] for index in sorted(held)]
+        self.finished, self.error = news.finished, news.error or self.error
+        if news.num_cached_tokens is not None:
+            self.num_cached_tokens = news.num_cached_tokens
+        if news.prompt_logprobs is not None:
+            self.prompt_logprobs = news.prompt_logprobs
+
+
+@dataclass(frozen=True, kw_only=True)
+class Health:
+    """How an engine is.
+
+    Attributes:
+        alive: Whether this process can answer at all.
+        ready: Whether a request would be served: the engine has stepped lately or has nothing to do, and is not
+            being started again.
+        reason: Why it is not ready.
+        restarts: How often the engine was started again, in all.
+    """
+
+    alive: bool
+    ready: bool
+    reason: str | None = None
+    restarts: int = 0

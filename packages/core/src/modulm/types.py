@@ -46,9 +46,12 @@ class Request(msgspec.Struct, kw_only=True):
     priority: int = 0
     """Smaller is served first under the priority policy."""
     arrival_time: float = 0.0
+    """Seconds since the epoch, when the front end took it in; 0 when nobody said."""
     cache_salt: str | None = None
     fanout_salt: str | None = None
     adapter: Adapter | None = None
+    trace_headers: dict[str, str] | None = None
+    """Where its span belongs (W3C `traceparent`, `tracestate`) and the client's id, `x-request-id`; None: no span."""
 
 
 class NewSequence(msgspec.Struct, kw_only=True):
@@ -175,47 +178,101 @@ class PrefixCacheStats(msgspec.Struct, kw_only=True):
     preempted_hits: int = 0
 
 
+class SpecDecodingStats(msgspec.Struct, kw_only=True):
+    """Drafts verified since the last report; `num_accepted_tokens_per_pos[i]` counts those whose token i held."""
+
+    num_drafts: int = 0
+    num_draft_tokens: int = 0
+    num_accepted_tokens: int = 0
+    num_accepted_tokens_per_pos: list[int] = []
+
+
 class SchedulerStats(msgspec.Struct, kw_only=True):
     """How things stand in the engine."""
 
     num_running_reqs: int = 0
     num_waiting_reqs: int = 0
+    """Waiting for room: sequences that may run, and blocks."""
+    num_skipped_waiting_reqs: int = 0
+    """Waiting for something else, and passed over meanwhile."""
     step_counter: int = 0
     """Steps since the start."""
     kv_cache_usage: float = 0.0
     """Share of the KV blocks that sequences hold, 0 to 1."""
     prefix_cache_stats: PrefixCacheStats
+    spec_decoding_stats: SpecDecodingStats | None = None
 
 
 class FinishedRequestStats(msgspec.Struct, kw_only=True):
-    """One request that ended. Times in seconds, measured in the engine from the moment it took the request in."""
+    """One request that ended. Times in seconds, measured in the engine."""
 
     finish_reason: FinishReason
     request_id: str
+    arrival_time: float
+    """Seconds since the epoch."""
     e2e_latency: float
+    """From its arrival to its end."""
+    first_token_latency: float
+    """From its arrival to its first token; 0 when there was none."""
     num_prompt_tokens: int
     num_generation_tokens: int
     num_cached_tokens: int
     num_preemptions: int
     max_tokens_param: int
     queued_time: float
-    """Until it was first scheduled."""
+    """From the moment the engine took it in until it was first scheduled."""
     prefill_time: float
     """From then to its first token."""
     decode_time: float
     """From its first token to its last."""
+    inference_time: float
+    """From its first scheduling to its last token."""
+    mean_time_per_output_token: float
+    """Of the tokens after the first."""
+    is_corrupted: bool = False
+    trace_headers: dict[str, str] | None = None
+    params: SamplingParams | None = None
+    """What was asked for; only with `trace_headers`."""
+
+
+class PromptTokenStats(msgspec.Struct, kw_only=True):
+    """Prompt tokens by where they first came from. Each counts once, whatever is computed again after a preemption."""
+
+    computed: int = 0
+    local_cache_hit: int = 0
+    external_kv_transfer: int = 0
+
+    @property
+    def cached_tokens(self) -> int:
+        """Those that were not computed here."""
+        return self.local_cache_hit + self.external_kv_transfer
+
+    @property
+    def total(self) -> int:
+        """All of them."""
+        return self.computed + self.cached_tokens
 
 
 class IterationStats(msgspec.Struct, kw_only=True):
     """What happened since the last report."""
 
-    num_prompt_tokens: int = 0
-    """Prompt tokens computed; those of the prefix cache and of resumed outputs are not among them."""
+    iteration_timestamp: float = 0.0
+    """Seconds since the epoch, when the report was made."""
+    prompt_token_stats: PromptTokenStats
     num_generation_tokens: int = 0
     num_preempted_reqs: int = 0
     finished_requests: list[FinishedRequestStats] = []
     time_to_first_tokens_iter: list[float] = []
     inter_token_latencies_iter: list[float] = []
+    n_params_iter: list[int] = []
+    """`n` of every client request whose last completion has ended."""
+    max_num_generation_tokens_iter: list[int] = []
+    """The longest of its completions."""
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        """Prompt tokens computed or found in a cache."""
+        return self.prompt_token_stats.total
 
 
 class EngineStats(msgspec.Struct, kw_only=True):

@@ -62,7 +62,7 @@ IO_PROCESSOR, PROCESSOR = "vllm.io_processor_plugins", "vllm.logits_processors"
 
 def test_stat_loggers(site, caplog, monkeypatch):
     site.install("dist-a", {STAT_LOGGER: {"good": "h_stats:Good", "gone": "no_such_module:X"}}, h_stats=STATS)
-    assert [cls.__name__ for cls in load_stat_loggers()] == ["Good"]
+    assert [cls.__name__ for _, cls in load_stat_loggers()] == ["Good"]
     assert states(STAT_LOGGER) == {"good": "loaded", "gone": "broken"} and "no_such_module" in caplog.text
     monkeypatch.setenv("MODULM_STRICT_PLUGINS", "1")
     with pytest.raises(Broken, match="Stat logger 'gone' \\(dist-a 1.0\\)"):

@@ -5,8 +5,10 @@ Derived from the dataclasses, so that an option added there appears here. Knows 
 
 import argparse
 import dataclasses
+import json
 import types
 import typing
+from collections.abc import Collection
 from typing import Any
 
 from modulm.cli.streams import utf8
@@ -28,11 +30,20 @@ _SAMPLING = (
 )
 
 
-def add_engine_options(parser: argparse.ArgumentParser) -> None:
+def add_engine_options(parser: argparse.ArgumentParser, *, leave_out: Collection[str] = ()) -> None:
     """Add `--model` and one option per engine setting, with the dataclass's defaults and documentation."""
     group = parser.add_argument_group("engine", "vLLM's names; see docs for the meaning of each")
-    for field in dataclasses.fields(EngineConfig):
-        _add(group, field, typing.get_type_hints(EngineConfig)[field.name], required=field.name == "model")
+    add_options(group, EngineConfig, leave_out=leave_out, required=("model",))
+
+
+def add_options(
+    group: Any, options: type[Any], *, leave_out: Collection[str] = (), required: Collection[str] = ()
+) -> None:
+    """Add one option per field of a dataclass. What is not given stays None."""
+    hints = typing.get_type_hints(options)
+    for field in dataclasses.fields(options):
+        if field.name not in leave_out:
+            _add(group, field, hints[field.name], required=field.name in required)
 
 
 def engine_config(args: argparse.Namespace) -> EngineConfig:
@@ -69,13 +80,19 @@ def _add(group: Any, field: "dataclasses.Field[Any]", hint: Any, *, required: bo
     flag = "--" + field.name.replace("_", "-")
     kind = _plain_type(hint)
     default = None if field.default is dataclasses.MISSING else field.default
+    about = f"{field.metadata['help']}; " if "help" in field.metadata else ""
     if kind is bool:
-        text = f"default: {'on' if default else 'off'}"
+        text = f"{about}default: {'on' if default else 'off'}"
         group.add_argument(flag, action=argparse.BooleanOptionalAction, default=None, help=text)
+    elif kind is dict:
+        group.add_argument(flag, type=_json_object, metavar="JSON", default=None, help=about.rstrip("; "))
+    elif kind is list and field.metadata.get("many"):
+        group.add_argument(flag, nargs="+", metavar="VALUE", default=None, help=about.rstrip("; "))
     elif kind is list:
-        group.add_argument(flag, action="append", metavar="VALUE", default=None, help="may be repeated")
+        text = about.rstrip("; ") or "may be repeated"
+        group.add_argument(flag, action="append", metavar="VALUE", default=None, help=text)
     else:
-        text = "folder, .gguf file, hub id, or package://PACKAGE/FILE" if required else f"default: {default}"
+        text = "folder, .gguf file, hub id, or package://PACKAGE/FILE" if required else f"{about}default: {default}"
         metavar = {int: "N", float: "X"}.get(kind, "VALUE")
         group.add_argument(flag, type=kind, default=None, required=required, metavar=metavar, help=text)
 
@@ -85,4 +102,14 @@ def _plain_type(hint: Any) -> type:
     if isinstance(hint, types.UnionType):
         hint = next(part for part in typing.get_args(hint) if part is not type(None))
     origin = typing.get_origin(hint) or hint
-    return origin if origin in (bool, int, float, list) else str
+    return origin if origin in (bool, int, float, list, dict) else str
+
+
+def _json_object(text: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is refused: it is not JSON ({error})") from error
+    if not isinstance(value, dict):
+        raise argparse.ArgumentTypeError(f"{text!r} is refused: it must be a JSON object")
+    return value

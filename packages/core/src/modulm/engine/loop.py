@@ -12,7 +12,7 @@ from modulm.engine.scheduler import Scheduler
 from modulm.errors import EngineError
 from modulm.interfaces.executor import Executor
 from modulm.log import logger
-from modulm.types import EngineStats, Plan, Request, StepOutput
+from modulm.types import EngineStats, FinishReason, Plan, Request, StepOutput
 
 _log = logger("engine")
 
@@ -36,7 +36,7 @@ class Engine:
             max_num_batched_tokens=config.tokens_per_step,
             chunked_prefill=config.enable_chunked_prefill,
         )
-        self._inbox: deque[Request | list[str]] = deque()
+        self._inbox: deque[Request | tuple[list[str], FinishReason]] = deque()
         self._outbox: list[StepOutput] = []
         self._closed = False
 
@@ -44,9 +44,9 @@ class Engine:
         """Hand over a request. Whatever comes of it, one output with a `finish_reason` will follow."""
         self._inbox.append(request)
 
-    def abort(self, request_ids: list[str]) -> None:
-        """End requests, each with a last output "abort"; ids that are unknown or have ended are passed over."""
-        self._inbox.append(list(request_ids))
+    def abort(self, request_ids: list[str], reason: FinishReason = "abort") -> None:
+        """End requests, each with a last output of that reason; ids unknown or ended are passed over."""
+        self._inbox.append((list(request_ids), reason))
 
     def has_work(self) -> bool:
         """Whether `step` has anything to do or to say."""
@@ -66,7 +66,7 @@ class Engine:
             if isinstance(message, Request):
                 self._take(message)
             else:
-                self._outbox += self._scheduler.abort(message)
+                self._outbox += self._scheduler.abort(*message)
 
     def _take(self, request: Request) -> None:
         reason = self._refusal(request)

@@ -25,8 +25,9 @@ class State(IntEnum):
 
 
 class Times(msgspec.Struct):
-    """Monotonic seconds at which things happened to a sequence; 0 when not yet."""
+    """Monotonic seconds at which things happened to a sequence; 0 when not yet. `arrived` is at the front end."""
 
+    arrived: float = 0.0
     queued: float = 0.0
     scheduled: float = 0.0
     first_token: float = 0.0
@@ -42,6 +43,7 @@ class Sequence:
         tables: Its blocks while it runs.
         chain: Names for its blocks; None when no other sequence may share them.
         num_cached_tokens: Prompt tokens that came from the prefix cache at its first start.
+        num_prompt_counted: Prompt tokens that statistics have heard of.
         num_prompt_logprobs: Prompt positions reported on so far, which a recomputation must not report again.
     """
 
@@ -54,6 +56,7 @@ class Sequence:
         "num_computed",
         "num_preemptions",
         "num_prompt",
+        "num_prompt_counted",
         "num_prompt_logprobs",
         "order",
         "request",
@@ -75,6 +78,7 @@ class Sequence:
         self.num_computed = 0
         self.num_cached_tokens = 0
         self.num_preemptions = 0
+        self.num_prompt_counted = 0
         self.num_prompt_logprobs = 0
         self.tables: BlockTables | None = None
         self.times = Times()

@@ -78,14 +78,16 @@ class Scheduler:
         key = (request.priority, request.arrival_time) if self._by_priority else (0, 0.0)
         chain = chain_for(request, self.kv.block_size, prefix_caching=self._config.enable_prefix_caching)
         sequence = Sequence(request, (*key, self._num_added), chain)
-        sequence.times.queued = time.monotonic()
+        sequence.times.queued = now = time.monotonic()
+        waited = time.time() - request.arrival_time if request.arrival_time else 0.0
+        sequence.times.arrived = now - max(0.0, waited)
         self._live[request.request_id] = sequence
         insort(self.waiting, sequence, key=_by_order)
 
-    def abort(self, request_ids: list[str]) -> list[StepOutput]:
+    def abort(self, request_ids: list[str], reason: FinishReason = "abort") -> list[StepOutput]:
         """End these requests now; ids that are unknown or have ended are passed over."""
         sequences = [self._live[i] for i in dict.fromkeys(request_ids) if i in self._live]
-        return [self._finish(sequence, "abort") for sequence in sequences]
+        return [self._finish(sequence, reason) for sequence in sequences]
 
     def close(self) -> list[StepOutput]:
         """End every request; there is no worker left to tell."""
@@ -165,6 +167,7 @@ class Scheduler:
             sequence.times.scheduled = time.monotonic()
         if self._config.enable_prefix_caching and sequence.may_read_cache:
             self._recorder.lookup(total, num_hit, resumed=resumed)
+        self._recorder.prompt_tokens(sequence, num_hit, cached=True)
         sequence.tables, sequence.num_computed, sequence.state = tables, num_hit, State.RUNNING
         del self.waiting[0]
         insort(self.running, sequence, key=_by_order)
@@ -235,7 +238,7 @@ class Scheduler:
             self.kv.distrust(sequence.tables)
             return self._finish(sequence, "error", error=error)
         if start < sequence.num_prompt:
-            self._recorder.prompt_tokens(min(end, sequence.num_prompt) - start)
+            self._recorder.prompt_tokens(sequence, end, cached=False)
         prompt_logprobs = sequence.new_prompt_logprobs(start, sampled)
         if not sampled.token_ids and prompt_logprobs is None:
             return None

@@ -7,7 +7,7 @@ next: `admit.py` for what is refused, `completion.py` for how ids become text.
 
 import itertools
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from modulm.config import EngineConfig, ModelConfig
@@ -83,12 +83,19 @@ class Frontend:
         priority: int = 0,
         cache_salt: str | None = None,
         adapter: Adapter | None = None,
+        trace_headers: Mapping[str, str] | None = None,
         **options: Any,
     ) -> str:
         """Submit a conversation; see `submit`. The other options are those of `Renderer.render`."""
         prompt = self.render(messages, **options)
         return self.submit(
-            prompt, params, request_id=request_id, priority=priority, cache_salt=cache_salt, adapter=adapter
+            prompt,
+            params,
+            request_id=request_id,
+            priority=priority,
+            cache_salt=cache_salt,
+            adapter=adapter,
+            trace_headers=trace_headers,
         )
 
     def submit(
@@ -100,9 +107,11 @@ class Frontend:
         priority: int = 0,
         cache_salt: str | None = None,
         adapter: Adapter | None = None,
+        trace_headers: Mapping[str, str] | None = None,
     ) -> str:
         """Hand a prompt over and return the label its outputs will have: `request_id`, or a fresh one.
 
+        `trace_headers` are those of the client's HTTP request that tell where its span belongs; None: it gets none.
         Raises `RequestError` when it is refused; nothing runs then.
         """
         params = params or self.default_params()
@@ -110,6 +119,9 @@ class Frontend:
         read.cache_salt = cache_salt or read.cache_salt
         requests = self._admission.admit(read, params, priority=priority, adapter=adapter)
         label = request_id if request_id is not None else str(next(self._labels))
+        if trace_headers is not None:
+            for request in requests:
+                request.trace_headers = {"x-request-id": label, **trace_headers}
         reply = Reply(label, read, requests, self.tokenizer)
         with self._lock:
             self._live |= dict.fromkeys(reply.completions, reply)
@@ -172,7 +184,7 @@ class Frontend:
         if delta.finish_reason is not None:
             self._forget([output.request_id])
             if output.finish_reason is None:  # a stop string: the engine does not know that it is over
-                self._engine.abort([output.request_id])
+                self._engine.abort([output.request_id], "stop")
         return reply
 
     def _forget(self, request_ids: Iterable[str]) -> None:

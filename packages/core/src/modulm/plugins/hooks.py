@@ -17,8 +17,8 @@ from modulm.plugins.records import LoadRecord, leave_out
 _log = logger("plugins")
 
 
-def load_stat_loggers() -> list[type]:
-    """Return the stat logger classes; called by a server's front end, never offline.
+def load_stat_loggers() -> list[tuple[LoadRecord, Any]]:
+    """Return the stat logger classes, each with its record; called by a server's front end, never offline.
 
     Raises `Incompatible` for an entry point that is not a class deriving from `StatLoggerBase`.
     """
@@ -29,7 +29,7 @@ def load_stat_loggers() -> list[type]:
         except PluginError as error:
             leave_out(record, error)
             continue
-        found.append(loading.checked(record, logger_class))
+        found.append((record, loading.checked(record, logger_class)))
     return found
 
 

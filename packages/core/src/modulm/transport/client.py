@@ -2,7 +2,13 @@
 
 from typing import Protocol
 
-from modulm.types import EngineStats, Request, StepOutput
+from modulm.outputs import Health
+from modulm.types import EngineStats, FinishReason, Request, StepOutput
+
+TICK_S = 0.1
+"""How long a `WatchedClient` waits in `poll` for something to tell."""
+SILENCE_S = 30.0
+"""An engine that says nothing for so long is not ready."""
 
 
 class EngineVerbs(Protocol):
@@ -11,8 +17,8 @@ class EngineVerbs(Protocol):
     def submit(self, request: Request) -> None:
         """Hand over a request; exactly one output with a `finish_reason` will follow for it."""
 
-    def abort(self, request_ids: list[str]) -> None:
-        """Ask to end requests; ids that are unknown or have ended are passed over."""
+    def abort(self, request_ids: list[str], reason: FinishReason = "abort") -> None:
+        """Ask to end requests, for a reason that statistics tell; ids that are unknown or ended are passed over."""
 
     def has_work(self) -> bool:
         """Whether outputs are to be expected."""
@@ -29,3 +35,16 @@ class EngineClient(EngineVerbs, Protocol):
 
     def poll(self) -> list[StepOutput]:
         """Return the outputs since the last call; an engine in this process runs one step for it if it has work."""
+
+
+class WatchedClient(EngineClient, Protocol):
+    """An engine that runs whether or not anybody calls: `poll` waits a moment where there is nothing to tell.
+
+    Attributes:
+        report: What came with the last poll, where reports of every step were asked for; else None.
+    """
+
+    report: EngineStats | None
+
+    def health(self) -> Health:
+        """Say how the engine is; from any thread, without asking it."""

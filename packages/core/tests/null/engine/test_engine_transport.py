@@ -62,6 +62,7 @@ def _full_request():
         seed=2**63,
         adapter=Adapter(name="n", key="k", path="p"),
         cache_salt="s",
+        trace_headers={"traceparent": "00-1-2-01"},
     )
 
 
@@ -96,7 +97,7 @@ def test_reports_survive_too(sim):
 
 
 def test_submit_and_abort_share_one_stream():
-    for message in (Submit(request=_full_request()), Abort(request_ids=["r", "s"])):
+    for message in (Submit(request=_full_request()), Abort(request_ids=["r", "s"], reason="stop")):
         assert decode_to_engine(encode(message)) == message
 
 

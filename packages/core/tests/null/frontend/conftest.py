@@ -113,14 +113,15 @@ class ScriptedEngine:
     """An `EngineClient`. `say` queues what the next poll brings; `submitted` and `aborted` keep what came."""
 
     def __init__(self):
-        self.submitted, self.aborted, self.queue = [], [], []
+        self.submitted, self.aborted, self.reasons, self.queue = [], [], [], []
         self.failure = None
 
     def submit(self, request):
         self.submitted.append(request)
 
-    def abort(self, request_ids):
+    def abort(self, request_ids, reason="abort"):
         self.aborted += request_ids
+        self.reasons += [reason] * len(request_ids)
 
     def poll(self):
         if self.failure:

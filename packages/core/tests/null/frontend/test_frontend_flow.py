@@ -80,7 +80,7 @@ def test_the_engine_is_told_of_a_stop_string_and_of_nothing_else(make_frontend, 
         run(frontend, engine, [9], greedy(), finish_reason="stop", stop_token_id=9)
     assert engine.aborted == []
     run(frontend, engine, bpe.encode(" a dog the the", False), greedy(stop="dog"))
-    assert engine.aborted == [engine.submitted[-1].request_id]
+    assert engine.aborted == [engine.submitted[-1].request_id] and engine.reasons == ["stop"]
     run(frontend, engine, bpe.encode("dog", False), greedy(stop="dog"), step=9)
     assert len(engine.aborted) == 1
 
@@ -328,3 +328,11 @@ def test_no_torch_and_no_transformers():
 
     code = "import sys, modulm.frontend.frontend; print({'torch', 'transformers'} & set(sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "set()"
+
+
+def test_trace_headers_go_along_with_the_clients_id(make_frontend, engine):
+    frontend = make_frontend()
+    frontend.submit("a", greedy(n=2, temperature=1.0), request_id="mine", trace_headers={"traceparent": "00-1-2-01"})
+    frontend.submit("a", greedy(), request_id="plain")
+    told = [request.trace_headers for request in engine.submitted]
+    assert told == [{"traceparent": "00-1-2-01", "x-request-id": "mine"}] * 2 + [None]

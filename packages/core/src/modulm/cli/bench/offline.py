@@ -8,15 +8,13 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
+from modulm.cli.bench.numbers import count
 from modulm.cli.options import add_engine_options, engine_config
 from modulm.cli.summary import load_llm, peak_memory_bytes, raise_if_failed
 from modulm.errors import ConfigError
 
 if TYPE_CHECKING:
     from modulm.llm import LLM
-
-HELP = "measure latency or throughput on random prompts"
-
 
 _COUNTS = (
     ("--input-len", 128, "prompt tokens"),
@@ -27,17 +25,10 @@ _COUNTS = (
 )
 
 
-def _count(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is refused: it must be a whole number of at least 1")
-    return int(text)
-
-
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the command's options."""
-    parser.add_argument("mode", choices=("latency", "throughput"))
+    """Declare the options of both."""
     for option, default, text in _COUNTS:
-        parser.add_argument(option, type=_count, default=default, metavar="N", help=f"{text}; default: {default}")
+        parser.add_argument(option, type=count, default=default, metavar="N", help=f"{text}; default: {default}")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     add_engine_options(parser)
 

@@ -1,0 +1,67 @@
+"""Endpoint plugins (`vllm.endpoint_plugins`): those that VLLM_PLUGINS names add routes, then get the engine's door.
+
+Unlike vLLM, a route that is there already is an error naming both owners; nothing is replaced.
+"""
+
+import argparse
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from fastapi import FastAPI, routing
+
+from modulm.errors import Broken, Incompatible
+from modulm.plugins.hooks import load_endpoint_plugins
+
+TASKS = ("generate",)
+_CORE = "modulm's own server"
+
+
+def attach(app: FastAPI) -> None:
+    """Let each plugin add its routes, after core's. Sets `app.state.endpoint_plugins`.
+
+    Raises `Broken` when one fails, and `Incompatible` when a route has two owners.
+    """
+    owners = {route: _CORE for route in _routes(app)}
+    app.state.endpoint_plugins = load_endpoint_plugins(TASKS)
+    for plugin in app.state.endpoint_plugins:
+        mine = f"endpoint plugin {plugin.name!r}"
+        before = list(app.router.routes)
+        try:
+            plugin.attach_router(app)
+        except Exception as error:
+            raise _failed(mine, error) from error
+        for route in _routes(app, before):
+            if owners.setdefault(route, mine) != mine:
+                method, path = route
+                raise Incompatible(
+                    f"Route {method} {path} comes from {owners[route]} and from {mine}. Both cannot be served: change "
+                    "the plugin's path, or take it out of VLLM_PLUGINS."
+                )
+    app.openapi_schema = None
+
+
+async def start(app: FastAPI, llm: Any, args: argparse.Namespace) -> None:
+    """Give each plugin the engine's door and the app's state. Raises `Broken` when one fails."""
+    for plugin in app.state.endpoint_plugins:
+        try:
+            await plugin.init_state(llm, app.state, args)
+        except Exception as error:
+            raise _failed(f"endpoint plugin {plugin.name!r}", error) from error
+
+
+def _failed(who: str, error: Exception) -> Broken:
+    return Broken(
+        f"{who.capitalize()} failed: {type(error).__name__}: {error}. Mend it, or take it out of VLLM_PLUGINS."
+    )
+
+
+def _routes(app: FastAPI, but: Sequence[Any] = ()) -> Iterator[tuple[str, str]]:
+    """Yield (method, path) of every route that is not among `but`; names of path parameters make no difference."""
+    known = {id(route) for route in but}
+    routes = [route for route in app.router.routes if id(route) not in known]
+    flattened = getattr(routing, "iter_route_contexts", iter)  # older versions of FastAPI flatten routers themselves
+    for route in flattened(routes):
+        path = re.sub(r"\{[^}:]*", "{", getattr(route, "path", None) or "")
+        for method in sorted(getattr(route, "methods", None) or {"ANY"}):
+            yield method, path

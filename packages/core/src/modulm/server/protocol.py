@@ -1,0 +1,51 @@
+"""uvicorn's HTTP/1.1 protocol, with a limit on the length of a request's head and our error body for what is no HTTP."""
+
+from http import HTTPStatus
+from typing import Any
+
+import msgspec
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from modulm.server.errors import Refused, described
+from modulm.server.schema.errors import ErrorBody
+
+MAX_HEAD_BYTES = 64 * 1024
+"""Request line and headers together."""
+
+
+class Protocol(HttpToolsProtocol):
+    """One connection."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._is_in_head = True
+        self._num_head_bytes = 0
+
+    def on_message_begin(self) -> None:
+        """A request begins."""
+        self._is_in_head, self._num_head_bytes = True, 0
+        super().on_message_begin()
+
+    def on_headers_complete(self) -> None:
+        """Its head is over."""
+        self._is_in_head = False
+        super().on_headers_complete()
+
+    def data_received(self, data: bytes) -> None:
+        """Take bytes in; a head that does not end is answered with 431."""
+        super().data_received(data)
+        if self._is_in_head and not self.transport.is_closing():
+            self._num_head_bytes += len(data)
+            if self._num_head_bytes > MAX_HEAD_BYTES:
+                self._refuse(431, f"The request's headers are longer than {MAX_HEAD_BYTES:,} bytes. Send less.")
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer what is no HTTP (called by uvicorn)."""
+        self._refuse(400, f"{msg} Send HTTP/1.1.")
+
+    def _refuse(self, status: int, message: str) -> None:
+        body = msgspec.json.encode(ErrorBody(error=described(Refused(status, message))[1]))
+        head = f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\nconnection: close\r\n"
+        head += f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+        self.transport.write(head.encode() + body)
+        self.transport.close()
