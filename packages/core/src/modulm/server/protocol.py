@@ -1,4 +1,4 @@
-"""uvicorn's HTTP/1.1 protocol, with a limit on a request's head, our error body for what is no HTTP, and one timer less.
+"""uvicorn's HTTP/1.1 protocol, with a limit on a request's head, our error body for what is no HTTP, one timer less.
 
 Knows bytes of one connection; no route.
 """
