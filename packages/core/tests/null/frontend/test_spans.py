@@ -1,6 +1,8 @@
 """Spans of requests, read back from OpenTelemetry's own in-memory exporter."""
 
 import sys
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
@@ -31,6 +33,10 @@ ENDED = {
     "mean_time_per_output_token": 0.25,
     "params": SamplingParams(temperature=0.5, top_p=0.9, n=2),
 }
+SETTINGS = logged_config(
+    EngineConfig(model="m", served_model_name="small"),
+    ModelConfig(name="m", hf={}, architectures=[], max_model_len=8),
+)
 
 
 @pytest.fixture
@@ -40,11 +46,7 @@ def spans():
     from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
     exporter = InMemorySpanExporter()
-    config = logged_config(
-        EngineConfig(model="m", served_model_name="small"),
-        ModelConfig(name="m", hf={}, architectures=[], max_model_len=8),
-    )
-    logger = Spans(config, 0, SimpleSpanProcessor(exporter))
+    logger = Spans(SETTINGS, 0, SimpleSpanProcessor(exporter))
 
     def record(*fields):
         ended = [FinishedRequestStats(**{**ENDED, **each}) for each in fields]
@@ -103,3 +105,43 @@ def test_what_is_missing_or_unknown_is_said(monkeypatch):
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)
     with pytest.raises(ConfigError, match="pip install 'modulm-core\\[otlp\\]'"):
         spans_to("http://localhost:4318")
+
+
+class Collector(BaseHTTPRequestHandler):
+    """Keeps what is sent to it."""
+
+    bodies, come = [], threading.Event()
+
+    def do_POST(self):
+        self.bodies.append((self.path, self.rfile.read(int(self.headers["content-length"]))))
+        self.send_response(200)
+        self.end_headers()
+        self.come.set()
+
+    def log_message(self, *args): ...
+
+
+def test_spans_reach_a_collector(monkeypatch):
+    pytest.importorskip("opentelemetry.exporter.otlp.proto.http", reason="the extra otlp is not installed")
+    from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "http/protobuf")
+    monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "10")
+    server = HTTPServer(("127.0.0.1", 0), Collector)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    logger = spans_to(f"http://127.0.0.1:{server.server_port}/v1/traces")(SETTINGS, 0)
+    ended = FinishedRequestStats(**ENDED, trace_headers={"traceparent": f"00-{TRACE}-{PARENT}-01"})
+    logger.record(None, IterationStats(prompt_token_stats=PromptTokenStats(), finished_requests=[ended]))
+    assert Collector.come.wait(20)
+    server.shutdown()
+    server.server_close()
+    ((path, body),) = Collector.bodies
+    (resource,) = ExportTraceServiceRequest.FromString(body).resource_spans
+    (span,) = resource.scope_spans[0].spans
+    assert (path, span.name, span.trace_id.hex(), span.parent_span_id.hex()) == (
+        "/v1/traces",
+        "llm_request",
+        TRACE,
+        PARENT,
+    )
+    assert span.end_time_unix_nano - span.start_time_unix_nano == 2_000_000_000
