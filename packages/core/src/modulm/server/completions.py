@@ -60,8 +60,8 @@ def listed(prompt: str | list[Any]) -> list[str] | list[list[int]]:
         return prompt
     what = f"it mixes {' and '.join(sorted(kind.__name__ for kind in kinds))}" if kinds else "it is empty"
     raise RequestError(
-        f"prompt={reprlib.repr(prompt)} is refused: {what}. Send a text, a list of texts, a list of token ids, or a list of "
-        "lists of token ids.",
+        f"prompt={reprlib.repr(prompt)} is refused: {what}. Send a text, a list of texts, a list of token ids, or a "
+        "list of lists of token ids.",
         parameter="prompt",
     )
 
