@@ -21,6 +21,7 @@ from modulm.plugins.bootstrap import bootstrap, load_records
 from modulm.plugins.hooks import load_logits_processors
 from modulm.plugins.registry import registry
 from modulm.plugins.report import as_objects
+from modulm.reference.host_memory import give_back_freed
 from modulm.resolve import Resolution, resolve, tokenizer_data
 from modulm.transport.client import EngineClient, WatchedClient
 from modulm.transport.codec import Ready, Resolved
@@ -117,10 +118,12 @@ def build_engine(resolution: Resolution, progress: Progress | None = None) -> tu
 
 def build_frontend(resolved: Resolved, client: EngineClient) -> Frontend:
     """Return the front end of an engine that is reached through `client`."""
+    tokenizer = Tokenizer.from_data(resolved.tokenizer)
+    give_back_freed()
     return Frontend(
         resolved.config,
         resolved.model,
-        tokenizer=Tokenizer.from_data(resolved.tokenizer),
+        tokenizer=tokenizer,
         generation_config=resolved.generation_config,
         engine=client,
         logits_processors=load_logits_processors(resolved.config.logits_processors),

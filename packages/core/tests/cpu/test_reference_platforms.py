@@ -1,5 +1,6 @@
 """Platforms: memory under limits, dtypes by processor, and no torch until it is needed."""
 
+import platform
 import subprocess
 import sys
 
@@ -129,3 +130,24 @@ def test_without_a_driver_cuda_is_rejected_without_importing_torch():
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
     assert probe()
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library keeps what was freed, or does not")
+def test_what_was_freed_goes_back_to_the_system():
+    code = """
+import re
+from pathlib import Path
+from modulm.reference.host_memory import give_back_freed
+
+def resident():
+    return int(re.search(r"RssAnon:\\s+(\\d+)", Path("/proc/self/status").read_text())[1]) >> 10
+
+pieces = [bytes(1000) for _ in range(100_000)]
+last = pieces[-1]  # above all others, so that the heap cannot simply end earlier
+pieces.clear()
+before = resident()
+give_back_freed()
+print(before - resident())
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
+    assert int(done.stdout) > 60
