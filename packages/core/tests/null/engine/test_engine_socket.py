@@ -7,7 +7,7 @@ import time
 import psutil
 import pytest
 
-from modulm.errors import ConfigError, EngineError
+from modulm.errors import ConfigError, EngineError, RequestError
 from modulm.transport import socket
 from modulm.transport.codec import Outputs
 from modulm.transport.socket import SocketClient, SocketServer
@@ -113,6 +113,16 @@ def test_reports_come_with_every_step_or_when_asked_for(make_pair, sim):
         pair.client.ask()
         (*_, last) = pair.messages(lambda found: found and found[-1].report)
         assert last.report.iteration.num_generation_tokens == (0 if reports else 6)
+
+
+@pytest.mark.parametrize("value", [2**70, -(2**70), object()], ids=["large", "small", "object"])
+def test_what_no_message_can_hold_is_the_requests_fault(make_pair, sim, value):
+    pair = make_pair()
+    with pytest.raises(RequestError, match="extra_args cannot be sent") as caught:
+        pair.client.submit(sim.make_request("bad", [1], 3, extra_args={"x": [value]}))
+    assert caught.value.parameter == "extra_args"
+    pair.client.submit(sim.make_request("good", [1], 3))
+    assert ended(pair.messages(ended)) == ["good"]
 
 
 def test_an_idle_engine_says_that_it_lives(make_pair, monkeypatch):
