@@ -81,7 +81,7 @@ class Health:
     """How an engine is.
 
     Attributes:
-        alive: Whether this process can answer at all.
+        alive: Whether waiting helps; False once the engine is gone for good, and only a new process serves again.
         ready: Whether a request would be served: the engine has stepped lately or has nothing to do, and is not
             being started again.
         reason: Why it is not ready.

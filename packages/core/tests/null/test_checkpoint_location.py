@@ -35,9 +35,12 @@ def test_a_missing_package_says_how_to_install_it():
         locate("package://no_such_weights/m.gguf")
 
 
-def test_nonsense_names_the_choices():
-    with pytest.raises(CheckpointError, match="neither a file or folder here nor a hub id"):
-        locate("./not/there/at/all")
+@pytest.mark.parametrize(
+    "nonsense", ["./not/there/at/all", "./no-such-model", "../no-such-model", "owner/na--me", "./no/such.gguf"]
+)
+def test_nonsense_names_the_choices(nonsense):
+    with pytest.raises(CheckpointError, match=f"Model '{nonsense}' is neither a file or folder here nor a hub id"):
+        locate(nonsense)
 
 
 def _offline(code: str, cache) -> subprocess.CompletedProcess:

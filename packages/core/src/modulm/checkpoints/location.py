@@ -28,7 +28,11 @@ def locate(model: str, *, revision: str | None = None, download_dir: str | None 
         return _from_hub(model, one_file[1], one_file[2], revision, download_dir)
     if _HUB_ID.fullmatch(model):
         return _from_hub(model, model, None, revision, download_dir)
-    raise CheckpointError(
+    raise _nowhere(model)
+
+
+def _nowhere(model: str) -> CheckpointError:
+    return CheckpointError(
         f"Model {model!r} is neither a file or folder here nor a hub id. "
         "Give a folder, a .gguf file, owner/name on the hub, or package://PACKAGE/FILE."
     )
@@ -58,7 +62,13 @@ def _in_package(model: str) -> Path:
 
 def _from_hub(model: str, repo: str, file: str | None, revision: str | None, download_dir: str | None) -> Path:
     import huggingface_hub
-    from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled
+    from huggingface_hub.errors import (
+        EntryNotFoundError,
+        HfHubHTTPError,
+        HFValidationError,
+        LocalEntryNotFoundError,
+        OfflineModeIsEnabled,
+    )
 
     try:
         if file is not None:
@@ -67,6 +77,8 @@ def _from_hub(model: str, repo: str, file: str | None, revision: str | None, dow
             repo, revision=revision, cache_dir=download_dir, allow_patterns=_WANTED
         )
         return Path(folder)
+    except HFValidationError as error:  # it looks like an id, and is a path that is not there
+        raise _nowhere(model) from error
     except (LocalEntryNotFoundError, OfflineModeIsEnabled, OSError) as error:
         if isinstance(error, (HfHubHTTPError, EntryNotFoundError)) and not isinstance(error, LocalEntryNotFoundError):
             raise CheckpointError(

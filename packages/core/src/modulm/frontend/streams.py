@@ -161,11 +161,11 @@ class Streams:
             self._deliver(self._frontend.poll())
         except EngineError as error:  # nobody was waiting for anything
             _log.debug("%s", error)
-        except Exception as error:  # a bug: whoever waits must not wait for ever
+        except Exception:  # a bug: whoever waits must not wait for ever
             _log.exception("Polling failed; all %d requests under way end", self.num_open)
             labels = list(self._streams)
             self.abort_all()
-            self._deliver([_failed(label, f"The front end failed: {error!r}") for label in labels])
+            self._deliver([_failed(label, "The front end failed; the log says why.") for label in labels])
         else:
             return True
         self._closing.wait(TICK_S)

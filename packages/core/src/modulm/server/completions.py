@@ -170,4 +170,6 @@ class CompletionWriter(Writer):
 
 
 def _without_tokens(completion: CompletionOutput) -> CompletionOutput:
-    return CompletionOutput(index=completion.index, text="", token_ids=[], finish_reason=completion.finish_reason)
+    """No token was asked for, so the limit is what ends it, whatever token was made."""
+    reason = completion.finish_reason and "length"
+    return CompletionOutput(index=completion.index, text="", token_ids=[], finish_reason=reason)

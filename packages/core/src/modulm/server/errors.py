@@ -23,7 +23,7 @@ RETRY_LATER_S = 5
 """What `Retry-After` says while the engine is away and does not know for how long."""
 _log = logger("server")
 _INVALID = "invalid_request_error"
-_TYPES = {
+_TYPES: dict[int, str] = {
     HTTPStatus.UNAUTHORIZED: "authentication_error",
     HTTPStatus.TOO_MANY_REQUESTS: "rate_limit_error",
     HTTPStatus.NOT_IMPLEMENTED: "not_implemented_error",
@@ -67,7 +67,7 @@ def described(error: Exception) -> tuple[int, ErrorDetail, dict[str, str]]:
         param = ".".join(str(part) for part in first["loc"][1:]) or None
         return 400, ErrorDetail(message=f"{param or 'The body'}: {first['msg']}", type=_INVALID, param=param), {}
     if isinstance(error, HTTPException):
-        kind = _TYPES.get(HTTPStatus(error.status_code), _INVALID if error.status_code < 500 else "server_error")
+        kind = _TYPES.get(error.status_code, _INVALID if error.status_code < 500 else "server_error")
         code, param = getattr(error, "code", None), getattr(error, "param", None)
         detail = ErrorDetail(message=str(error.detail), type=kind, param=param, code=code)
         return error.status_code, detail, dict(error.headers or {})

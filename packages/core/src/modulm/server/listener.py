@@ -5,6 +5,8 @@ and streams end with an error event. A second signal ends at once.
 """
 
 import asyncio
+import errno
+import os
 import socket
 import ssl
 from pathlib import Path
@@ -34,8 +36,8 @@ def bound_socket(options: ServerOptions) -> socket.socket:
     asked = options.uds or f"{options.host}:{options.port}"
     try:
         if options.uds:
-            if Path(options.uds).is_socket():  # of an earlier server
-                Path(options.uds).unlink()
+            if Path(options.uds).is_socket():
+                _unlink_left_behind(options.uds)
             bound = socket.socket(socket.AF_UNIX)
             bound.bind(options.uds)
             return bound
@@ -46,6 +48,17 @@ def bound_socket(options: ServerOptions) -> socket.socket:
         return bound
     except OSError as error:
         raise ConfigError(f"{asked} cannot be listened on: {error}. Choose another --host, --port or --uds.") from error
+
+
+def _unlink_left_behind(path: str) -> None:
+    """Remove the socket of a server that is no more. Raises `OSError` when somebody listens there."""
+    with socket.socket(socket.AF_UNIX) as asking:
+        try:
+            asking.connect(path)
+        except ConnectionRefusedError:
+            Path(path).unlink()
+            return
+    raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
 
 
 def serve(app: FastAPI, llm: "AsyncLLM", options: ServerOptions, bound: socket.socket) -> None:

@@ -81,8 +81,11 @@ class ServerOptions:
             raise ConfigError(f"port={self.port!r} is refused: ports end at 65535.")
         if any(not key or not key.isascii() for key in self.api_key):
             raise ConfigError("api_key is refused: a key must be of ASCII characters, and at least one.")
-        if self.ssl_keyfile and not self.ssl_certfile:
-            raise ConfigError(f"ssl_keyfile={self.ssl_keyfile!r} is refused without ssl_certfile: TLS needs both.")
+        for name in ("ssl_keyfile", "ssl_ca_certs", "ssl_cert_reqs", "ssl_ciphers"):
+            if getattr(self, name) and not self.ssl_certfile:
+                raise ConfigError(f"{name} is refused without ssl_certfile: there is no TLS without a certificate.")
+        if self.max_concurrent_reqs_per_key and not self.api_key:
+            raise ConfigError("max_concurrent_reqs_per_key is refused without api_key: it limits requests of a key.")
         if self.enable_log_requests and self.disable_log_requests:
             raise ConfigError("enable_log_requests and disable_log_requests are refused together. Leave one out.")
         if self.ssl_cert_reqs not in (0, 1, 2):
@@ -98,7 +101,8 @@ class ServerOptions:
                 raise ConfigError(f"{name}={value!r} is refused: it must be a number of at least 0.")
         elif kind == list[str]:
             if not isinstance(value, list) or not all(isinstance(item, str) and item for item in value):
-                raise ConfigError(f"{name}={value!r} is refused: it must be a list of strings.")
+                shown = name if name == "api_key" else f"{name}={value!r}"
+                raise ConfigError(f"{shown} is refused: it must be a list of strings.")
         elif kind == dict[str, Any]:
             if not isinstance(value, dict):
                 raise ConfigError(f"{name}={value!r} is refused: it must be a JSON object.")

@@ -90,7 +90,7 @@ class RestartingClient:
             outputs = self._engine.poll()
         except ModulmError as error:
             self._lost(error)
-            raise EngineError(f"The engine was lost: {error}") from error
+            raise EngineError(f"The engine was lost: {_public(error)}") from error
         self.report = self._engine.report
         if self._reason is not None and self._engine.is_ready and not self._is_shut_down:
             self._ready_at = self._clock()
@@ -99,11 +99,12 @@ class RestartingClient:
         return outputs
 
     def health(self) -> Health:
-        """Ready while an engine is there and gives signs of life."""
+        """Ready while an engine is there and gives signs of life; alive until no more are started."""
         engine, reason = self._engine, self._reason
         if reason is None and engine is not None and (silence_s := self._clock() - engine.heard_at) > SILENCE_S:
             reason = f"The engine has given no sign of life for {silence_s:.0f} s."
-        return Health(alive=True, ready=reason is None, reason=reason, restarts=self._restarts)
+        is_gone = self._reason is not None and math.isinf(self._due)
+        return Health(alive=not is_gone, ready=reason is None, reason=reason, restarts=self._restarts)
 
     def shutdown(self) -> None:
         """See `EngineVerbs`."""
@@ -135,22 +136,31 @@ class RestartingClient:
             self._lost(EngineError(f"No engine process can be started: {error}."))
 
     def _lost(self, error: ModulmError) -> None:
-        engine, self._engine = self._engine, None
+        engine = self._engine
         if self._is_shut_down:
+            self._engine = None
             return
         now = self._clock()
         if engine is not None:
             self._load_s = engine.load_s or self._load_s
         if self._reason is None and now - self._ready_at >= _HEALTHY_S:
             self._in_a_row = 0
-        self._reason = str(error)
         self._in_a_row += 1
+        delay_s = min(_FIRST_DELAY_S * 2 ** (self._in_a_row - 1), _LONGEST_DELAY_S)
+        # Other threads read these at any moment: when first, why next, and only then is there no engine.
+        self._due = now + delay_s if self._in_a_row <= self._most else math.inf
+        self._reason = _public(error)
+        self._engine = None
         told = error if error.__cause__ is not None else None  # the child's traceback, where there is one
-        if self._in_a_row > self._most:
-            self._due = math.inf
+        if math.isinf(self._due):
             _log.error("%s It is not started again: %d starts in a row.", error, self._in_a_row, exc_info=told)
             return
-        delay_s = min(_FIRST_DELAY_S * 2 ** (self._in_a_row - 1), _LONGEST_DELAY_S)
-        self._due = now + delay_s
         where = (delay_s, self._in_a_row, self._most)
         _log.error("%s It is started again in %.1f s (%d of %d).", error, *where, exc_info=told)
+
+
+def _public(error: ModulmError) -> str:
+    """What clients may read of a loss: not what was raised inside of the other process, which may name paths."""
+    if error.__cause__ is None:
+        return str(error)
+    return f"The engine process failed ({type(error).__name__}); the log says why."

@@ -9,7 +9,7 @@ import threading
 import time
 from pathlib import Path
 
-from modulm.errors import ConfigError, EngineError, NotInstalled
+from modulm.errors import ConfigError, EngineError, NotInstalled, RequestError
 from modulm.transport.codec import (
     Abort,
     Close,
@@ -59,8 +59,14 @@ class SocketClient:
             ) from error
 
     def submit(self, request: Request) -> None:
-        """See `EngineVerbs`. Raises `EngineError` when the engine is gone."""
-        self._send(Submit(request=request))
+        """See `EngineVerbs`. Raises `EngineError` when the engine is gone, `RequestError` for what no message holds."""
+        try:
+            self._send(Submit(request=request))
+        except (OverflowError, TypeError, RecursionError) as error:  # all else has a type that was checked
+            raise RequestError(
+                f"extra_args cannot be sent to the engine: {error}. Use plain values, and numbers of at most 64 bits.",
+                parameter="extra_args",
+            ) from error
 
     def abort(self, request_ids: list[str], reason: FinishReason = "abort") -> None:
         """See `EngineVerbs`; an engine that is gone has ended all."""

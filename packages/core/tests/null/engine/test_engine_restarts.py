@@ -2,6 +2,7 @@
 
 import collections
 import math
+import sys
 
 import pytest
 
@@ -149,7 +150,50 @@ def test_it_is_given_up_after_so_many_in_a_row(make_world):
     with pytest.raises(EngineError, match="start this program anew") as caught:
         world.client.submit("request")
     assert caught.value.retry_after_s is None
-    assert not world.client.health().ready
+    health = world.client.health()
+    assert (health.alive, health.ready) == (False, False)
+
+
+def test_at_every_moment_of_a_loss_others_are_told_one_thing(make_world):
+    """Other threads may look at any time; here at every line that the loss runs through."""
+    world = make_world()
+    seen = []
+
+    def look(frame, event, arg):
+        sys.settrace(None)
+        health = world.client.health()
+        try:
+            world.client.submit("request")
+        except EngineError as error:
+            seen.append((health.alive, health.ready, "try again in 4 s" in str(error)))
+        sys.settrace(trace)
+        return look
+
+    def trace(frame, event, arg):
+        return look(frame, event, arg) if frame.f_code.co_name == "_lost" else None
+
+    sys.settrace(trace)
+    try:
+        world.lose()
+    finally:
+        sys.settrace(None)
+    assert len(seen) > 3
+    assert set(seen[1:]) == {(True, False, True)}
+    assert seen[0] in {(True, False, True), (True, True, True)}  # the loss may come between the two questions
+
+
+def test_what_was_raised_in_the_other_process_is_for_the_log_and_not_for_clients(make_world, caplog):
+    world = make_world()
+    error = CheckpointError("/home/me/secret.gguf is gone.")
+    error.__cause__ = RuntimeError("the traceback")
+    world.engines[0].loss = error
+    with pytest.raises(EngineError, match=r"was lost: The engine process failed \(CheckpointError\)") as caught:
+        world.client.poll()
+    with pytest.raises(EngineError, match="try again") as refused:
+        world.client.submit("request")
+    told = [str(caught.value), str(refused.value), world.client.health().reason]
+    assert not any("/home/me" in each for each in told)
+    assert "/home/me/secret.gguf is gone" in caplog.text
 
 
 def test_five_healthy_minutes_begin_the_count_anew(make_world):

@@ -7,7 +7,7 @@ import time
 import psutil
 import pytest
 
-from modulm.errors import ConfigError, EngineError
+from modulm.errors import ConfigError, EngineError, RequestError
 from modulm.transport import socket
 from modulm.transport.codec import Outputs
 from modulm.transport.socket import SocketClient, SocketServer
@@ -80,12 +80,15 @@ def test_answers_are_the_engines_own(make_pair, sim):
 
 
 def test_one_message_a_step(make_pair, sim):
-    pair = make_pair()
-    for number in range(8):
-        pair.client.submit(sim.make_request(f"r{number}", [number], 50))
-    messages = [m for m in pair.messages(lambda found: len(ended(found)) == 8) if m.outputs]
-    assert len(messages) == sum(1 for plan in pair.executor.plans if plan.scheduled)
-    assert max(len(message.outputs) for message in messages) == 8
+    pair = make_pair(layout=sim.make_layout(num_blocks=50_000))
+    names = [f"r{number}" for number in range(8)]
+    for number, name in enumerate(names):  # they arrive one by one, so each goes on until all have come
+        pair.client.submit(sim.make_request(name, [number], 10_000))
+    messages = pair.messages(lambda found: found and len(found[-1].outputs) == 8)
+    pair.client.abort(names)
+    messages += pair.messages(lambda found: len(ended(found)) == 8)
+    stepped = [message for message in messages if any(output.token_ids for output in message.outputs)]
+    assert len(stepped) == sum(1 for plan in pair.executor.plans if plan.scheduled)
 
 
 def test_an_abort_comes_between_two_steps(make_pair, sim):
@@ -110,6 +113,16 @@ def test_reports_come_with_every_step_or_when_asked_for(make_pair, sim):
         pair.client.ask()
         (*_, last) = pair.messages(lambda found: found and found[-1].report)
         assert last.report.iteration.num_generation_tokens == (0 if reports else 6)
+
+
+@pytest.mark.parametrize("value", [2**70, -(2**70), object()], ids=["large", "small", "object"])
+def test_what_no_message_can_hold_is_the_requests_fault(make_pair, sim, value):
+    pair = make_pair()
+    with pytest.raises(RequestError, match="extra_args cannot be sent") as caught:
+        pair.client.submit(sim.make_request("bad", [1], 3, extra_args={"x": [value]}))
+    assert caught.value.parameter == "extra_args"
+    pair.client.submit(sim.make_request("good", [1], 3))
+    assert ended(pair.messages(ended)) == ["good"]
 
 
 def test_an_idle_engine_says_that_it_lives(make_pair, monkeypatch):

@@ -256,7 +256,7 @@ def test_a_lost_engine_ends_all_and_the_next_request_is_served(streams, engine):
     assert engine.aborted == []
 
 
-def test_a_bug_in_the_front_end_ends_all_and_hangs_nobody(streams, engine):
+def test_a_bug_in_the_front_end_ends_all_and_hangs_nobody(streams, engine, caplog):
     engine.stop_at = 3
 
     async def fail():
@@ -268,7 +268,8 @@ def test_a_bug_in_the_front_end_ends_all_and_hangs_nobody(streams, engine):
         return last, await read(streams, [9])
 
     last, again = asyncio.run(fail())
-    assert all(o.finished and "a bug" in o.error for o in last)
+    assert all(o.finished and o.error == "The front end failed; the log says why." for o in last)
+    assert "a bug" in caplog.text
     assert tokens(again) == list(range(1, 51))
     assert streams.num_open == 0
 

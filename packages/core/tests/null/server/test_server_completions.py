@@ -125,6 +125,14 @@ def test_no_tokens_score_the_prompt(server, stream):
     assert (answer[-1] if stream else answer)["usage"]["completion_tokens"] == 0
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_no_tokens_end_by_length_whatever_the_one_that_is_made(server, stream):
+    body = {"prompt": "The fox", "max_tokens": 0, "stop_token_ids": [server.text_ids[0]], "stream": stream}
+    answer = server.complete(**body)
+    choices = [choice for chunk in (answer if stream else [answer]) for choice in chunk["choices"]]
+    assert [(each["finish_reason"], each["stop_reason"]) for each in choices][-1] == ("length", None)
+
+
 def test_prompt_log_probabilities_in_vllms_form(server):
     ids = server.tokenizer.encode("The fox")
     told = server.complete(prompt="The fox", max_tokens=1, prompt_logprobs=2)["choices"][0]["prompt_logprobs"]

@@ -1,5 +1,7 @@
 """Endpoint plugins: loaded only when named, in two phases, behind the key; a route with two owners is an error."""
 
+import asyncio
+
 import pytest
 
 from modulm.errors import Broken, Incompatible
@@ -86,3 +88,71 @@ def test_a_plugin_that_fails_is_an_error_that_names_it(make_with, site, monkeypa
     site.install("ext-bad", {GROUP: {"bad": "ext_bad:Plugin"}}, ext_bad=text)
     with pytest.raises(Broken, match="Endpoint plugin 'bad' failed: ZeroDivisionError"):
         make_with(named="bad")
+
+
+MORE = """
+from fastapi import HTTPException, WebSocket
+from starlette.applications import Starlette
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
+
+async def below(request):
+    return PlainTextResponse("below")
+
+class Plugin:
+    name = "more"
+    required_tasks = None
+
+    def attach_router(self, app):
+        app.mount("/tools", Starlette(routes=[Route("/x", below)]))
+
+        @app.get("/odd")
+        async def odd():
+            raise HTTPException(499, "odd")
+
+        @app.websocket("/talk")
+        async def talk(websocket: WebSocket):
+            await websocket.accept()
+            await websocket.close()
+
+    async def init_state(self, engine_client, state, args): ...
+"""
+
+
+@pytest.fixture
+def more(site, make_server, monkeypatch):
+    """A server with a key and a plugin that has a mounted application, a websocket and an unheard-of status."""
+    site.install("ext-more", {GROUP: {"more": "ext_more:Plugin"}}, ext_more=MORE)
+    monkeypatch.setenv("VLLM_PLUGINS", "more")
+    site.forget()
+    yield make_server(options={"api_key": ["k"]})
+    discovery.reset()
+
+
+def test_keys_guard_what_is_mounted_and_websockets(more):
+    key = {"Authorization": "Bearer k"}
+    assert [more.ask("/tools/x", headers=headers)[0] for headers in ({}, key)] == [401, 200]
+    assert [talked(more.app, headers) for headers in ([], [(b"authorization", b"Bearer k")])] == [
+        ["websocket.close"],
+        ["websocket.accept", "websocket.close"],
+    ]
+
+
+def talked(app, headers):
+    """Connect to the plugin's websocket; the kinds of messages that come back."""
+    scope = {"type": "websocket", "path": "/talk", "headers": headers, "query_string": b"", "subprotocols": []}
+    sent = []
+
+    async def receive():
+        return {"type": "websocket.connect"}
+
+    async def send(message):
+        sent.append(message["type"])
+
+    asyncio.run(app({**scope, "scheme": "ws", "root_path": "", "client": None, "server": None}, receive, send))
+    return sent
+
+
+def test_a_status_without_a_name_is_passed_on(more):
+    status, _, answer = more.ask("/odd", headers={"Authorization": "Bearer k"})
+    assert (status, answer["error"]["message"], answer["error"]["type"]) == (499, "odd", "invalid_request_error")

@@ -105,6 +105,9 @@ def test_a_unix_socket_is_taken_over_and_a_file_is_not(tmp_path):
     again.listen()
     client = socket.socket(socket.AF_UNIX)
     client.connect(str(path))
+    with pytest.raises(ConfigError, match="Address already in use"):  # not from one that serves
+        bound_socket(ServerOptions.make(uds=str(path)))
+    assert path.is_socket()
     client.close()
     again.close()
     (tmp_path / "file").write_text("mine")
@@ -122,6 +125,10 @@ BAD = [
     {"ssl_keyfile": "key.pem"},
     {"enable_log_requests": True, "disable_log_requests": True},
     {"ssl_cert_reqs": 7},
+    {"ssl_cert_reqs": 2},
+    {"ssl_ca_certs": "ca.pem"},
+    {"ssl_ciphers": "HIGH"},
+    {"max_concurrent_reqs_per_key": 2},
     {"middleware": [5]},
     {"default_chat_template_kwargs": "x"},
     {"allow_credentials": "yes"},
@@ -133,3 +140,10 @@ BAD = [
 def test_options_that_cannot_be_are_refused_by_name(options):
     with pytest.raises(ConfigError, match=list(options)[0]):
         ServerOptions.make(**options)
+
+
+@pytest.mark.parametrize("key", [987123, ["ok", 987123], {"987123": 1}], ids=str)
+def test_a_key_that_cannot_be_is_not_shown(key):
+    with pytest.raises(ConfigError, match="api_key") as caught:
+        ServerOptions.make(api_key=key)
+    assert "987123" not in str(caught.value)

@@ -49,7 +49,7 @@ class ChatRequest(GenerationRequest, kw_only=True):
         """Chat has names of its own for two parameters."""
         if parameter == "max_tokens" and self.max_completion_tokens is not None:
             return "max_completion_tokens"
-        return "top_logprobs" if parameter == "logprobs" else parameter
+        return "top_logprobs" if parameter == "logprobs" else super().field_of(parameter)
 
 
 class TopLogprob(msgspec.Struct, kw_only=True):

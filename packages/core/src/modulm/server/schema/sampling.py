@@ -60,7 +60,7 @@ class GenerationRequest(msgspec.Struct, kw_only=True):
 
     def field_of(self, parameter: str | None) -> str | None:
         """Return the field that brought a sampling parameter."""
-        return parameter
+        return "vllm_xargs" if parameter == "extra_args" else parameter
 
     @property
     def has_usage(self) -> bool:
@@ -81,6 +81,12 @@ def sampling_params(body: GenerationRequest, defaults: SamplingParams, **changes
     given = {name: value for name in _TAKEN if (value := getattr(body, name)) is not None}
     if body.vllm_xargs is not None:
         given["extra_args"] = body.vllm_xargs
+    if body.has_usage and not body.stream:
+        raise RequestError(
+            "stream_options is refused: the answer is no stream, and has its usage anyway. Leave it out, or set stream "
+            "to true.",
+            parameter="stream_options",
+        )
     kind = RequestOutputKind.DELTA if body.stream else RequestOutputKind.FINAL_ONLY
     try:
         return defaults.clone(**{**given, "output_kind": kind, **changes})
