@@ -1,4 +1,4 @@
-"""A tiny Llama with random weights and a byte-level tokenizer, as a folder on disk, made once per run; servers of it."""
+"""A tiny Llama with random weights and a byte-level tokenizer, as a folder on disk; servers of it as processes."""
 
 import json
 import os

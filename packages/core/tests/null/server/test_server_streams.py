@@ -1,7 +1,7 @@
 """A stream says what the whole answer says, whatever is asked for and wherever the text is cut; and both are right.
 
-The worker recites SCRIPT, whose characters are spread over tokens. The oracle is the tokenizers library's reading of all
-ids together, cut where a stop string is complete first.
+The worker recites SCRIPT, whose characters are spread over tokens. The oracle is the tokenizers library's reading of
+all ids together, cut where a stop string is complete first.
 """
 
 import itertools
@@ -35,6 +35,11 @@ def expected(server, *, max_tokens, stop=(), include=False, skip=True, min_token
                 if grown[:end].endswith(word):
                     return grown[: end if include else end - len(word)], count, "stop", word
     return decode(max_tokens), max_tokens, "length", None
+
+
+def starts(server, ids, skip):
+    """Return where each token begins in the text: behind the characters that were complete before."""
+    return [len(server.tokenizer.decode(ids[:i], skip).rstrip("\ufffd")) for i in range(len(ids))]
 
 
 def told(chunks, part, parts):
@@ -79,9 +84,7 @@ def test_a_completions_stream_says_what_the_whole_says(reciting, case):
     choices, usage = whole_and_stream(reciting, "complete", body)
     stop = [stops["stop"]] if isinstance(stops.get("stop"), str) else stops.get("stop", [])
     include = stops.get("include_stop_str_in_output", False)
-    text, count, *end = expected(
-        reciting, max_tokens=40, stop=stop, include=include, skip=skip, min_tokens=min_tokens
-    )
+    text, count, *end = expected(reciting, max_tokens=40, stop=stop, include=include, skip=skip, min_tokens=min_tokens)
     prompt_ids = [reciting.tokenizer.encode(prompt) for prompt in PROMPTS]
     assert usage["completion_tokens"] == 2 * n * count
     assert usage["prompt_tokens"] == sum(map(len, prompt_ids))
@@ -97,6 +100,10 @@ def test_a_completions_stream_says_what_the_whole_says(reciting, case):
         echoed = [None, *[-p for p in range(1, len(prompt_ids[index // n]))]] if echo else []
         assert choice["logprobs"]["token_logprobs"] == [*echoed, *[-p for p in range(1, count + 1)]]
         assert {len(choice["logprobs"][name]) for name in LISTS} == {len(echoed) + count}
+        begins = starts(reciting, prompt_ids[index // n], True) if echo else []
+        base = len(PROMPTS[index // n]) if echo else 0
+        begins += [base + start for start in starts(reciting, reciting.worker.script[:count], skip)]
+        assert choice["logprobs"]["text_offset"] == begins
 
 
 @pytest.mark.parametrize("case", list(itertools.product([1, 3], [None, 0, 2], STOPS, [True, False])), ids=str)
@@ -115,6 +122,8 @@ def test_a_chat_stream_says_what_the_whole_says(reciting, case):
         content = choice["logprobs"].get("content", [])
         assert [entry["logprob"] for entry in content] == ([] if top is None else [-p for p in range(1, count + 1)])
         assert all(len(entry["top_logprobs"]) == top for entry in content)
+        spelt = b"".join(bytes(entry["bytes"]) for entry in content).decode(errors="replace")
+        assert spelt == (reciting.tokenizer.decode(reciting.worker.script[:count], False) if content else "")
 
 
 def test_wherever_a_text_ends_its_last_character_is_told_once(reciting):
