@@ -188,3 +188,62 @@ def test_a_prompt_that_was_cached_has_the_same_log_probabilities(reciting):
     answers = [whole_and_stream(reciting, "complete", body)[0][0]["logprobs"] for _ in range(2)]
     assert answers[0] == answers[1]
     assert answers[0]["token_logprobs"] == [None, *[-p for p in range(1, 33)], -1, -2]
+
+
+@pytest.fixture
+def ending(reciting):
+    """The worker says </s>, whose id is 1, as its eleventh token."""
+    kept = reciting.worker.script
+    reciting.worker.script = [*kept[:10], 1, *kept[10:]]
+    yield reciting
+    reciting.worker.script = kept
+
+
+ENDS = [
+    # (fields, tokens made, whether the last one is in the text, its reason)
+    ({}, 11, False, ("stop", None)),
+    ({"include_stop_str_in_output": True}, 11, True, ("stop", None)),
+    ({"ignore_eos": True}, 20, True, ("length", None)),
+    ({"ignore_eos": True, "stop_token_ids": [1]}, 11, False, ("stop", 1)),
+    ({"stop_token_ids": [SPECIAL]}, 3, False, ("stop", SPECIAL)),
+    ({"stop_token_ids": [SPECIAL], "include_stop_str_in_output": True}, 3, True, ("stop", SPECIAL)),
+    ({"max_tokens": 11}, 11, False, ("stop", None)),
+    ({"max_tokens": 10}, 10, True, ("length", None)),
+]
+
+
+@pytest.mark.parametrize("end", ENDS, ids=lambda end: str(end[0]))
+@pytest.mark.parametrize("skip", [True, False])
+@pytest.mark.parametrize("path", ["complete", "chat"])
+def test_a_token_that_ends_the_answer_ends_stream_and_whole_alike(ending, path, skip, end):
+    """D3 and D7: with the reason that it was, and in the text only where it was asked for."""
+    fields, count, is_in_text, reason = end
+    body = {"max_tokens": 20, "n": 2, "temperature": 1, "return_token_ids": True, "skip_special_tokens": skip, **fields}
+    body |= {"prompt": "a", "logprobs": 1} if path == "complete" else {"logprobs": True}
+    choices, usage = whole_and_stream(ending, path, body, parts=LISTS if path == "complete" else ("content",))
+    assert usage["completion_tokens"] == 2 * count
+    for choice in choices.values():
+        assert choice["text"] == ending.tokenizer.decode(ending.worker.script[: count - (not is_in_text)], skip)
+        assert choice["token_ids"] == ending.worker.script[:count]
+        assert choice["ends"] == [reason]
+        assert {len(values) for values in choice["logprobs"].values()} == {count}
+
+
+@pytest.mark.parametrize("path", ["complete", "chat"])
+def test_every_token_may_have_a_chunk_of_its_own(reciting, path):
+    """D3 and D5: slow steps are told one by one; characters and stop strings that they cut come out whole."""
+    reciting.worker.pace_s = 0.003
+    body = {"max_tokens": 40, "stop": ["Human: x", "e!"], "return_token_ids": True, "logprobs": 1, "prompt": "a"}
+    body |= {} if path == "complete" else {"prompt": None, "logprobs": True}
+    chunks = getattr(reciting, path)(**{name: value for name, value in body.items() if value}, stream=True)
+    reciting.worker.pace_s = 0
+    counts = [len(choice["token_ids"]) for chunk in chunks for choice in chunk["choices"] if "token_ids" in choice]
+    texts = [
+        choice.get("text") or choice.get("delta", {}).get("content") or ""
+        for chunk in chunks
+        for choice in chunk["choices"]
+    ]
+    assert sum(counts) == 40
+    assert counts.count(1) > 30
+    assert "".join(texts) == expected(reciting, max_tokens=40)[0]
+    assert not any("\ufffd" in text for text in texts[:-1])
