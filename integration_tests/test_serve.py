@@ -19,7 +19,6 @@ import pytest
 from modulm import LLM, SamplingParams
 
 ROOT = Path(__file__).resolve().parent.parent
-DOCUMENTS = [ROOT / "README.md", ROOT / "docs/use/serve.md"]
 PROMPTS = ["The capital of France is", "Once upon a time, in a small village by the sea,", "def fibonacci(n):\n    "]
 
 
@@ -29,6 +28,12 @@ def blocks(document, language):
 
 def lines(document, start):
     return [line for block in blocks(document, "sh") for line in block.splitlines() if line.startswith(start)]
+
+
+def documents():
+    """Every document that shows a request."""
+    found = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("packages/*/*.md")]
+    return [path for path in sorted(found) if lines(path, "curl")]
 
 
 @pytest.fixture(scope="module")
@@ -62,15 +67,17 @@ def client(port):
     return openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="none", max_retries=0)
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_the_readme_and_the_guide_show_requests():
+    assert {ROOT / "README.md", ROOT / "docs/use/serve.md"} <= set(documents())
+
+
+@pytest.mark.parametrize("document", documents(), ids=lambda path: str(path.relative_to(ROOT)))
 def test_the_commands_of_the_documents_work(port, document):
-    commands = lines(document, "curl")
-    assert commands
-    for command in commands:
+    for command in lines(document, "curl"):
         words = shlex.split(command.replace("localhost:8000", f"127.0.0.1:{port}"))
         ran = subprocess.run([*words, "--silent", "--show-error", "--fail-with-body"], capture_output=True, text=True)
         assert ran.returncode == 0, (command, ran.stdout, ran.stderr)
-        assert ran.stdout.startswith(("{", "data: {"))
+        assert ran.stdout.startswith("# HELP" if "/metrics" in command else ("{", "data: {"))
 
 
 def test_the_python_of_the_document_works(port):

@@ -6,13 +6,10 @@ of `LLM` in this process.
 
 import json
 import os
-import re
 import signal
-import subprocess
 import sys
 import threading
 import time
-import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -24,67 +21,7 @@ import pytest
 from modulm import LLM, SamplingParams
 from modulm.plugins import discovery
 
-ENGINE = ("--num-kv-blocks=400", "--max-num-seqs=16")
 PROMPT = "The quick brown fox"
-
-
-class Process:
-    """A server process; `port` is known once it listens."""
-
-    def __init__(self, model, *args, env=None):
-        self.model = str(model)
-        words = [sys.executable, "-m", "modulm.cli", "serve", self.model, "--host=127.0.0.1", "--port=0"]
-        words += [*ENGINE, *args]
-        env = {**os.environ, "OMP_NUM_THREADS": "1", "MODULM_LOG_LEVEL": "INFO", "VLLM_PLUGINS": "", **(env or {})}
-        self.process = subprocess.Popen(words, env=env, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
-        self.lines = []
-        self.port = None
-        self.reader = threading.Thread(target=self._read, daemon=True)
-        self.reader.start()
-
-    def _read(self):
-        for line in self.process.stderr:
-            self.lines.append(line)
-            found = re.search(r"Serving .* on 127.0.0.1:(\d+)", line)
-            self.port = int(found[1]) if found else self.port
-
-    def wait_until_ready(self, seconds=60):
-        deadline = time.monotonic() + seconds
-        while self.status("/ready") != 200:
-            assert self.process.poll() is None, "".join(self.lines)
-            assert time.monotonic() < deadline, "".join(self.lines)
-            time.sleep(0.05)
-        return self
-
-    def status(self, path):
-        if self.port is None:
-            return None
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=5) as answer:
-                return answer.status
-        except urllib.error.HTTPError as error:
-            return error.code
-        except OSError:
-            return None
-
-    def client(self, **options):
-        return openai.OpenAI(
-            base_url=f"http://127.0.0.1:{self.port}/v1", **{"api_key": "none", "max_retries": 0, **options}
-        )
-
-    def engine(self):
-        """The engine's process."""
-        children = psutil.Process(self.process.pid).children(recursive=True)
-        return max(children, key=lambda child: child.memory_info().rss)
-
-    def end(self, *signals):
-        for each in signals:
-            self.process.send_signal(each)
-        try:
-            return self.process.wait(30)
-        finally:
-            if self.process.poll() is None:
-                self.process.kill()
 
 
 @pytest.fixture(scope="module")
@@ -94,26 +31,6 @@ def model(tiny_folder):
         patch.setenv("VLLM_PLUGINS", "")
         discovery.reset()
         yield tiny_folder
-
-
-@pytest.fixture
-def start(model):
-    started = []
-
-    def make(*args, **options):
-        started.append(Process(model, *args, **options))
-        return started[-1].wait_until_ready()
-
-    yield make
-    for each in started:
-        each.end(signal.SIGTERM, signal.SIGTERM)
-
-
-@pytest.fixture(scope="module")
-def server(model):
-    made = Process(model, "--served-model-name", "tiny", "also", "--max-logprobs=5").wait_until_ready()
-    yield made
-    assert made.end(signal.SIGTERM) == 0, "".join(made.lines)
 
 
 @pytest.fixture(scope="module")
@@ -173,8 +90,8 @@ def test_the_plugins_of_every_process_are_listed(server):
         assert isinstance(json.load(answer)["data"], list)
 
 
-def test_sigterm_drains_and_leaves_no_process(start):
-    server = start()
+def test_sigterm_drains_and_leaves_no_process(start_server):
+    server = start_server()
     engine = server.engine()
     texts = []
 
@@ -193,9 +110,9 @@ def test_sigterm_drains_and_leaves_no_process(start):
     assert not psutil.pid_exists(engine.pid)
 
 
-def test_an_engine_that_is_killed_comes_back(start):
+def test_an_engine_that_is_killed_comes_back(start_server):
     """Streams end with an error event, then requests get 503 and when to come again, then all is well."""
-    server = start("--engine-restarts=2")
+    server = start_server("--engine-restarts=2")
     client = server.client()
     first = server.engine()
     ends = []
@@ -234,10 +151,10 @@ def test_an_engine_that_is_killed_comes_back(start):
     assert server.engine().pid != first.pid
 
 
-def test_a_file_of_options_is_overruled_by_the_command_line(model, tmp_path, start):
+def test_a_file_of_options_is_overruled_by_the_command_line(model, tmp_path, start_server):
     file = tmp_path / "options.yaml"
     file.write_text("served-model-name: [one, two]\napi_key: secret\nmax-model-len: 100\nenforce-eager: true\n")
-    server = start(f"--config={file}", "--max-model-len=90", "--enable-request-id-headers")
+    server = start_server(f"--config={file}", "--max-model-len=90", "--enable-request-id-headers")
     listed = server.client(api_key="secret").models.list().data
     assert [(each.id, each.max_model_len) for each in listed] == [("one", 90), ("two", 90)]
     with pytest.raises(openai.AuthenticationError):

@@ -44,6 +44,14 @@ def detokenizer(
     return WindowDetokenizer(tokenizer, skipped, prompt_token_ids, join_added=joined)
 
 
+def token_bytes(tokenizer: Tokenizer, token_id: int) -> bytes:
+    """Return what a token adds in the middle of a text as bytes, which may be a part of a character."""
+    known = tokenizer.bytes_by_id
+    if token_id not in known:
+        known[token_id] = _bytes_of(tokenizer, token_id)
+    return known[token_id]
+
+
 class ByteLevelDetokenizer:
     """For byte-level BPE: every token is a string of bytes, and the text is their UTF-8 reading."""
 
@@ -52,7 +60,7 @@ class ByteLevelDetokenizer:
         self._skipped = skipped
         self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
         for token_id in _last_kept(prompt_token_ids, skipped, _MAX_BYTES):
-            self._utf8.decode(self._bytes(token_id))
+            self._utf8.decode(token_bytes(tokenizer, token_id))
         self._has_text = False
 
     def step(self, token_id: int) -> str:
@@ -60,17 +68,11 @@ class ByteLevelDetokenizer:
         if token_id in self._skipped:
             return ""
         self._has_text = True
-        return self._utf8.decode(self._bytes(token_id))
+        return self._utf8.decode(token_bytes(self._tokenizer, token_id))
 
     def finish(self) -> str:
         """Return U+FFFD for an incomplete character, unless it is all the prompt's."""
         return self._utf8.decode(b"", final=True) if self._has_text else ""
-
-    def _bytes(self, token_id: int) -> bytes:
-        known = self._tokenizer.bytes_by_id
-        if token_id not in known:
-            known[token_id] = _bytes_of(self._tokenizer.id_to_piece(token_id))
-        return known[token_id]
 
 
 class WindowDetokenizer:
@@ -138,7 +140,12 @@ class WindowDetokenizer:
         return self._tokenizer.decode(token_ids, skip_special_tokens=False)
 
 
-def _bytes_of(piece: str | None) -> bytes:
+def _bytes_of(tokenizer: Tokenizer, token_id: int) -> bytes:
+    if token_id in tokenizer.byte_pieces:
+        return bytes([tokenizer.byte_pieces[token_id]])
+    if tokenizer.decoder_types != ("ByteLevel",):
+        return tokenizer.token_text(token_id).encode()
+    piece = tokenizer.id_to_piece(token_id)
     if piece is None:
         return b""
     try:

@@ -27,7 +27,7 @@ class Tokenizer:
         named_tokens: The special tokens by their names (bos_token ...), as chat templates see them.
         byte_pieces: The byte that a token stands for (SentencePiece's byte fallback), by id.
         decoder_types: The types of the decoder's parts ("ByteLevel", "Fuse" ...), in order.
-        bytes_by_id: Filled by `detokenize.py`: what byte-level tokens are in bytes, as far as they were met.
+        bytes_by_id: Filled by `detokenize.py`: what tokens are in bytes, as far as they were met.
         vocab_size: One more than the highest id.
         chat_template: The checkpoint's own, see `TokenizerData`.
     """

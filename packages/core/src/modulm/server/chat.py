@@ -152,7 +152,8 @@ class ChatWriter(Writer):
     def _logprobs(self, completion: Any) -> ChatLogprobs | None:
         if not completion.logprobs:
             return None
-        return chat_logprobs(completion.logprobs, self.body.top_logprobs or 0, as_ids=self.as_ids)
+        tokenizer = self.serving.llm.tokenizer
+        return chat_logprobs(completion.logprobs, self.body.top_logprobs or 0, tokenizer, as_ids=self.as_ids)
 
     def _echoed(self) -> str:
         """With `echo`, an answer repeats the message that it goes on with (vLLM's rule)."""

@@ -12,10 +12,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from modulm.errors import RequestError
+from modulm.frontend.detokenize import detokenizer
 from modulm.outputs import CompletionOutput, PromptLogprobs, RequestOutput
 from modulm.server.body import read_body
 from modulm.server.errors import refused_field
-from modulm.server.logprobs import completion_logprobs, prompt_logprobs
+from modulm.server.logprobs import TextOffsets, completion_logprobs, prompt_logprobs
 from modulm.server.reply import Generation, Writer
 from modulm.server.request_ids import reply_id
 from modulm.server.schema.completions import Completion, CompletionChoice, CompletionLogprobs, CompletionRequest
@@ -85,8 +86,8 @@ class CompletionWriter(Writer):
     def __init__(self, serving: Serving, body: CompletionRequest, reply_id: str, num_choices: int) -> None:
         super().__init__(serving, body, reply_id, "text_completion")
         self._n = num_choices
-        self._offsets: dict[int, int] = {}
-        """Where the next token of a choice begins; a choice without one has told nothing yet."""
+        self._offsets: dict[int, TextOffsets] = {}
+        """Where the next tokens of a choice begin; a choice without has told nothing yet."""
         self._prompt_logprobs: dict[int, PromptLogprobs] = {}
         self._waiting: list[tuple[int, RequestOutput]] = []
         self._whole: list[CompletionChoice] = []
@@ -147,19 +148,31 @@ class CompletionWriter(Writer):
     ) -> CompletionLogprobs | None:
         """Return the lists for the tokens told now, the prompt's first among them where it is echoed."""
         is_first = index not in self._offsets
-        offset = self._offsets.setdefault(index, 0)
+        echoes = self.body.echo and is_first
+        if is_first:
+            start = len(self._prompt_text(output)) if echoes else 0
+            self._offsets[index] = self._text_offsets(start, output.prompt_token_ids)
         if self.body.logprobs is None:
             return None
         positions: list[Any] = list(told.logprobs or ())
+        offsets = self._offsets[index].of([next(iter(position)) for position in positions])
         first = ""
-        if self.body.echo and is_first:
+        if echoes:
             positions = [*self._prompt_logprobs[number], *positions]
+            offsets = self._text_offsets(0, ()).of(output.prompt_token_ids) + offsets
             first_id = output.prompt_token_ids[0]
             first = f"token_id:{first_id}" if self.as_ids else self.serving.llm.tokenizer.token_text(first_id)
-        if not positions:
-            return None
-        lists, self._offsets[index] = completion_logprobs(positions, first=first, offset=offset, as_ids=self.as_ids)
-        return lists
+        return completion_logprobs(positions, offsets, first=first, as_ids=self.as_ids) if positions else None
+
+    def _text_offsets(self, start: int, prompt_token_ids: Sequence[int]) -> TextOffsets:
+        """Return the offsets of tokens that follow a prompt, in a text that has `start` characters before them."""
+        grows = detokenizer(
+            self.serving.llm.tokenizer,
+            prompt_token_ids=prompt_token_ids,
+            skip_special_tokens=self.body.skip_special_tokens is not False,
+            spaces_between_special_tokens=self.body.spaces_between_special_tokens is not False,
+        )
+        return TextOffsets(grows, start)
 
     def _prompt_text(self, output: RequestOutput) -> str:
         if output.prompt is not None:

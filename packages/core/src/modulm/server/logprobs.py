@@ -1,8 +1,13 @@
-"""Log-probabilities as OpenAI's two APIs write them. JSON has no infinity, so minus infinity is written as -9999."""
+"""Log-probabilities as OpenAI's two APIs write them. JSON has no infinity, so minus infinity is written as -9999.
 
-from collections.abc import Sequence
+A token that is a part of a character has U+FFFD as its text; chat tells its bytes, which add up to the character's.
+"""
+
+from collections.abc import Iterable, Sequence
 from typing import Any
 
+from modulm.frontend.detokenize import Detokenizer, token_bytes
+from modulm.frontend.tokenizer import Tokenizer
 from modulm.outputs import Logprob, PromptLogprobs, SampleLogprobs
 from modulm.server.schema.chat import ChatLogprobs, TokenLogprob, TopLogprob
 from modulm.server.schema.completions import CompletionLogprobs
@@ -20,26 +25,45 @@ def _text(token_id: int, entry: Logprob, as_ids: bool) -> str:
     return f"token_id:{token_id}" if as_ids else entry.decoded_token or ""
 
 
+class TextOffsets:
+    """Where tokens begin in a text: behind the characters that were complete before them.
+
+    Args:
+        detokenizer: The one that makes the text.
+        start: Characters before the first token.
+    """
+
+    def __init__(self, detokenizer: Detokenizer, start: int) -> None:
+        self._detokenizer = detokenizer
+        self._offset = start
+
+    def of(self, token_ids: Iterable[int]) -> list[int]:
+        """Return where each of the next tokens begins."""
+        offsets = []
+        for token_id in token_ids:
+            offsets.append(self._offset)
+            self._offset += len(self._detokenizer.step(token_id))
+        return offsets
+
+
 def completion_logprobs(
-    positions: Sequence[dict[int, Logprob] | None], *, first: str, offset: int, as_ids: bool
-) -> tuple[CompletionLogprobs, int]:
-    """Return the four lists of /v1/completions, and the offset at which the next token's text begins.
+    positions: Sequence[dict[int, Logprob] | None], offsets: list[int], *, first: str, as_ids: bool
+) -> CompletionLogprobs:
+    """Return the four lists of /v1/completions.
 
     Args:
         positions: Each with the chosen token first; None for a prompt's first token, which nothing precedes.
-        first: What to write for that one.
-        offset: Characters before the first position.
+        offsets: Where their tokens begin.
+        first: What to write for a prompt's first token.
     """
-    lists = CompletionLogprobs()
+    lists = CompletionLogprobs(text_offset=offsets)
     for position in positions:
         entries = [(_text(*entry, as_ids), finite(entry[1].logprob)) for entry in (position or {}).items()]
         token, logprob = entries[0] if entries else (first, None)
         lists.tokens.append(token)
         lists.token_logprobs.append(logprob)
         lists.top_logprobs.append(_first_of_each(entries) if entries else None)
-        lists.text_offset.append(offset)
-        offset += len(token)
-    return lists, offset
+    return lists
 
 
 def _first_of_each(entries: list[tuple[str, float]]) -> dict[str, float]:
@@ -50,12 +74,12 @@ def _first_of_each(entries: list[tuple[str, float]]) -> dict[str, float]:
     return found
 
 
-def chat_logprobs(positions: SampleLogprobs, num_top: int, *, as_ids: bool) -> ChatLogprobs:
+def chat_logprobs(positions: SampleLogprobs, num_top: int, tokenizer: Tokenizer, *, as_ids: bool) -> ChatLogprobs:
     """Return the content list of chat completions: each chosen token, and the `num_top` likeliest (-1: all)."""
 
     def one(kind: Any, token_id: int, entry: Logprob) -> Any:
         token = _text(token_id, entry, as_ids)
-        return kind(token=token, logprob=finite(entry.logprob), bytes=list(token.encode()))
+        return kind(token=token, logprob=finite(entry.logprob), bytes=list(token_bytes(tokenizer, token_id)))
 
     content: list[TokenLogprob] = []
     for position in positions:

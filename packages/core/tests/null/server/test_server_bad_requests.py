@@ -201,3 +201,28 @@ def test_a_failure_of_ours_is_a_500_that_tells_nothing_of_the_inside(server, mon
     assert "division" not in error["message"]
     monkeypatch.undo()
     check_well(server)
+
+
+@pytest.mark.parametrize("path", [COMPLETIONS, CHAT])
+@pytest.mark.parametrize("more", [0, 1, 50])
+def test_a_prompt_as_long_as_the_model_is_told_both_numbers(server, path, more):
+    """F9 and F10: as many tokens as the model takes leave no place for an answer; more do not wait for ever."""
+    count = 200 + more
+    head = len(server.tokenizer.encode("<|user|>\n<|assistant|>"))
+    messages = [{"role": "user", "content": "0" * (count - head)}]
+    body = {"prompt": [5] * count} if path == COMPLETIONS else {"messages": messages}
+    for stream in (False, True):
+        status, _, answer = server.ask(path, {**body, "stream": stream, "max_tokens": 1})
+        message = check_error(answer, status, 400)["message"]
+        assert str(count) in message and "200" in message
+    check_well(server)
+
+
+@pytest.mark.parametrize("field", ["temperature", "top_p", "min_p", "presence_penalty", "repetition_penalty"])
+@pytest.mark.parametrize("value", [b"NaN", b"-NaN", b"nan", b"Infinity", b"-Infinity", b"1e999", b'"NaN"'])
+def test_what_is_no_number_never_passes_a_check_of_ranges(server, field, value):
+    """F17."""
+    for path, asked in ((COMPLETIONS, b'"prompt": "a"'), (CHAT, b'"messages": [{"role": "user", "content": "a"}]')):
+        status, _, answer = server.ask(path, b'{%b, "%b": %b}' % (asked, field.encode(), value))
+        check_error(answer, status, 400)
+    check_well(server)
