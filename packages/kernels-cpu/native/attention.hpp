@@ -49,6 +49,7 @@ struct AttentionCall {
   const float *cos, *sin;     // [num_tokens, rope_width] or null: queries and keys are rotated already
   int64_t rope_width;
   const int64_t* slots;  // [num_tokens], where keys and values of the step go
+  bool exact;            // queries and weights are not rounded
 };
 
 // Queries of one sequence over a range of its positions, for one head of keys and all heads that share it. The

@@ -80,6 +80,7 @@ class FloatProducts {
         copies_keys_(copies(room) || call.block_size % kLanes != 0),
         copies_values_(copies(room) || call.head_size % kLanes != 0) {}
 
+  int64_t head_size() const { return blocks_.head_size; }
   int64_t span() const { return copies_keys_ || copies_values_ || room_.rows > kMaxRows ? kTile : kSpan; }
 
   void set_query(const Panel& part, int r, const float* numbers) {

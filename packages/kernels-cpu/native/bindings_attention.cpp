@@ -132,13 +132,14 @@ AttentionCall checked_call(const AttentionPlan& plan, const Array& query, const 
 void forward(AttentionPlan& plan, const Array& query, const Array& key, const Array& value, const Changed& cache,
              const Changed& out, double scale, int64_t window, double soft_cap, const std::optional<Array>& sinks,
              const std::optional<Array>& alibi_slopes, const std::optional<Array>& cos, const std::optional<Array>& sin,
-             const std::string& isa_name) {
+             bool exact, const std::string& isa_name) {
   AttentionCall call = checked_call(plan, query, key, value, cache, out);
   require(window >= 0 && soft_cap >= 0.0 && std::isfinite(soft_cap) && std::isfinite(scale),
           "attention: window and soft_cap must not be negative (0 is none), and all numbers finite");
   call.scale = float(scale);
   call.window = int32_t(std::min<int64_t>(window, INT32_MAX));
   call.soft_cap = float(soft_cap);
+  call.exact = exact;
   call.sinks = per_head(sinks, call.num_heads, "attention: sinks must be contiguous float32 [num_heads]");
   call.alibi_slopes =
       per_head(alibi_slopes, call.num_heads, "attention: alibi_slopes must be contiguous float32 [num_heads]");
@@ -170,7 +171,7 @@ void bind_attention(nb::module_& m) {
       .def("forward", &forward, exact("query"), exact("key"), exact("value"), exact("cache"), exact("out"),
            nb::arg("scale"), nb::arg("window") = 0, nb::arg("soft_cap") = 0.0, exact("sinks") = nb::none(),
            exact("alibi_slopes") = nb::none(), exact("cos") = nb::none(), exact("sin") = nb::none(),
-           nb::arg("isa") = "");
+           nb::arg("exact") = false, nb::arg("isa") = "");
 }
 
 }  // namespace modulm

@@ -145,7 +145,7 @@ class SectionBuilder {
   // `cache` is [num_blocks, 2, num_kv_heads, block_size, head_size], of bytes with head_size + 4; `cache_type` says of
   // what.
   void attention(const Cache& cache, const std::string& cache_type, int64_t num_heads, double scale, int64_t window,
-                 double soft_cap, int64_t group, const At& query, const At& key, const At& value, const At& out,
+                 double soft_cap, bool exact, int64_t group, const At& query, const At& key, const At& value, const At& out,
                  int64_t rope_width, const At& cos, const At& sin) {
     auto op = next<Attention>();
     needs_step_ = true;
@@ -164,6 +164,7 @@ class SectionBuilder {
     call.scale = float(scale);
     call.window = int32_t(std::min<int64_t>(window, INT32_MAX));
     call.soft_cap = float(soft_cap);
+    call.exact = exact;
     call.query_head_stride = call.key_head_stride = call.value_head_stride = call.head_size;
     op->num_blocks = int64_t(cache.shape(0));
     op->group = size_t(group);
@@ -432,8 +433,8 @@ void bind_program(nb::module_& m) {
       .def("rotary_tables", &SectionBuilder::rotary_tables, named("inverse"), named("scaling"), named("long_inverse"),
            named("long_from"), named("dynamic").none(), named("cos"), named("sin"))
       .def("attention", &SectionBuilder::attention, same("cache"), named("cache_type"), named("num_heads"),
-           named("scale"), named("window"), named("soft_cap"), named("group"), named("query"), named("key"),
-           named("value"), named("out"), nb::arg("rope_width") = 0, nb::arg("cos") = none, nb::arg("sin") = none)
+           named("scale"), named("window"), named("soft_cap"), named("exact"), named("group"), named("query"),
+           named("key"), named("value"), named("out"), nb::arg("rope_width") = 0, nb::arg("cos") = none, nb::arg("sin") = none)
       .def("sparse_moe", &SectionBuilder::sparse_moe, named("router"), named("gate_up"), named("down"), named("top_k"),
            named("function"), named("normalised"), named("x"), named("out"))
       .def("lm_head", &SectionBuilder::lm_head, named("parts"), named("divisor"), named("soft_cap"), named("x"));

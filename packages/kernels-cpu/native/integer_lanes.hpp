@@ -24,6 +24,13 @@ inline Ints paired(Ints x) {
   const Ints other = _mm512_slli_epi32(_mm512_shuffle_epi32(x, _MM_PERM_BADC), 16);
   return _mm512_mask_blend_epi16(0xaaaaaaaa, x, other);
 }
+inline Ints beside(Ints low, Ints high) { return _mm512_mask_blend_epi16(0xaaaaaaaa, low, _mm512_slli_epi32(high, 16)); }
+inline void store_shorts(int16_t* p, Ints x) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(x));
+}
+inline Ints magnitude_bits(Vec x) { return _mm512_and_si512(_mm512_castps_si512(x), _mm512_set1_epi32(0x7fffffff)); }
+inline Ints larger(Ints a, Ints b) { return _mm512_max_epi32(a, b); }
+inline Vec as_floats(Ints bits) { return _mm512_castsi512_ps(bits); }
 
 #elif defined(__AVX2__)
 
@@ -40,6 +47,14 @@ inline Ints add_products(Ints sum, Ints a, Ints b) { return _mm256_add_epi32(sum
 inline Ints paired(Ints x) {
   return _mm256_blend_epi16(x, _mm256_slli_epi32(_mm256_shuffle_epi32(x, 0x4e), 16), 0xaa);
 }
+inline Ints beside(Ints low, Ints high) { return _mm256_blend_epi16(low, _mm256_slli_epi32(high, 16), 0xaa); }
+inline void store_shorts(int16_t* p, Ints x) {
+  const Ints halves = _mm256_permute4x64_epi64(_mm256_packs_epi32(x, x), 0x08);
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_castsi256_si128(halves));
+}
+inline Ints magnitude_bits(Vec x) { return _mm256_and_si256(_mm256_castps_si256(x), _mm256_set1_epi32(0x7fffffff)); }
+inline Ints larger(Ints a, Ints b) { return _mm256_max_epi32(a, b); }
+inline Vec as_floats(Ints bits) { return _mm256_castsi256_ps(bits); }
 
 #else
 
@@ -68,12 +83,21 @@ inline Ints add_products(Ints sum, Ints a, Ints b) {
 #endif
 }
 inline Ints paired(Ints x) { return (x & 0xffff) | (Ints{x[2], x[3], x[0], x[1]} << 16); }
+inline Ints beside(Ints low, Ints high) { return (low & 0xffff) | (high << 16); }
+inline void store_shorts(int16_t* p, Ints x) {
+  for (int i = 0; i < kLanes; ++i) p[i] = int16_t(x[i]);
+}
+inline Ints magnitude_bits(Vec x) { return (Ints)x & 0x7fffffff; }
+inline Ints larger(Ints a, Ints b) { return a > b ? a : b; }
+inline Vec as_floats(Ints bits) { return (Vec)bits; }
 
 #endif
 
 // Above: `low_bytes` and `high_bytes` widen every other byte to 16 bits. `add_products` adds to each lane of `sum` its
 // two products of 16-bit numbers. `paired` leaves, of each 4 numbers that fit into 16 bits, the first and third in one
 // lane, the second and fourth in the next, and nothing of use in the other two: the factors for 4 bytes of a lane.
+// `beside` makes words of two numbers that fit into 16 bits; `magnitude_bits` compare as magnitudes do, where NaN is
+// larger than infinity and that larger than all numbers.
 
 constexpr int kQuad = 4;  // bytes of a lane
 
@@ -85,8 +109,15 @@ struct Codes16 {
   explicit Codes16(float largest)
       : one(largest < 0x1p-100f ? 0.0f : largest / 32767.0f), inverse(one == 0.0f ? 0.0f : 32767.0f / largest) {}
 
+  // With `unit` for what code 1 stands for, if not all is zero.
+  Codes16(float largest, float unit)
+      : one(largest < 0x1p-100f ? 0.0f : unit), inverse(one == 0.0f ? 0.0f : 1.0f / unit) {}
+
   // kLanes numbers as factors for quads of bytes: those of quad i are to[4 * i] and to[4 * i + 1].
   void store(Vec numbers, int32_t* to) const { store_ints(to, paired(nearest(numbers * all(inverse)))); }
+
+  // kLanes numbers as they follow each other.
+  void store(Vec numbers, int16_t* to) const { store_shorts(to, nearest(numbers * all(inverse))); }
 };
 
 }  // namespace

@@ -34,6 +34,7 @@ inline Vec fma(Vec a, Vec b, Vec c) { return _mm512_fmadd_ps(a, b, c); }
 // The second operand where one of them is not a number.
 inline Vec larger(Vec a, Vec b) { return _mm512_max_ps(a, b); }
 inline Vec smaller(Vec a, Vec b) { return _mm512_min_ps(a, b); }
+inline Vec square_root(Vec x) { return _mm512_sqrt_ps(x); }
 inline Vec where_less(Vec a, Vec b, Vec yes, Vec no) {
   return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(a, b, _CMP_LT_OQ), no, yes);
 }
@@ -62,6 +63,7 @@ inline Vec all(float x) { return _mm256_set1_ps(x); }
 inline Vec fma(Vec a, Vec b, Vec c) { return _mm256_fmadd_ps(a, b, c); }
 inline Vec larger(Vec a, Vec b) { return _mm256_max_ps(a, b); }
 inline Vec smaller(Vec a, Vec b) { return _mm256_min_ps(a, b); }
+inline Vec square_root(Vec x) { return _mm256_sqrt_ps(x); }
 inline Vec where_less(Vec a, Vec b, Vec yes, Vec no) {
   return _mm256_blendv_ps(no, yes, _mm256_cmp_ps(a, b, _CMP_LT_OQ));
 }
@@ -110,6 +112,7 @@ inline Vec fma(Vec a, Vec b, Vec c) { return a * b + c; }
 #endif
 inline Vec larger(Vec a, Vec b) { return a > b ? a : b; }
 inline Vec smaller(Vec a, Vec b) { return a < b ? a : b; }
+inline Vec square_root(Vec x) { return Vec{sqrtf(x[0]), sqrtf(x[1]), sqrtf(x[2]), sqrtf(x[3])}; }
 inline Vec where_less(Vec a, Vec b, Vec yes, Vec no) { return a < b ? yes : no; }
 inline Vec lane_numbers() { return Vec{0, 1, 2, 3}; }
 inline Vec shift_exponent(Vec x, Vec power) { return (Vec)((Bits)x + ((Bits)power << 23)); }

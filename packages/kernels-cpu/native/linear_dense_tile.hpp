@@ -154,6 +154,10 @@ inline void widen_row(const void* x, Float type, int64_t at, int64_t count, floa
 }
 
 inline void store_row(const float* sums, int64_t count, void* to, Float type, int64_t at) {
+  if (type == Float::f32 && count == kPanel) {
+    for (int i = 0; i < kPanel; i += kLanes) store(static_cast<float*>(to) + at + i, load(sums + i));
+    return;
+  }
   if (type == Float::f32) {
     __builtin_memcpy(static_cast<float*>(to) + at, sums, size_t(count) * 4);
     return;

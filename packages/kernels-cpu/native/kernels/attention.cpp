@@ -4,7 +4,7 @@
 
 #include "attention_ahead.hpp"
 #include "attention_bytes.hpp"
-#include "attention_floats.hpp"
+#include "attention_words.hpp"
 #include "attention_softmax.hpp"
 
 namespace modulm::MODULM_ISA {
@@ -186,12 +186,22 @@ void attend_in(const AttentionCall& call, const AttentionUnit& unit, int64_t kv_
   }
 }
 
+template <class T>
+void attend_in_16_bits(const AttentionCall& call, const AttentionUnit& unit, int64_t kv_head,
+                       const AttentionAround& around, float* scratch, float* partial) {
+  const bool has_many = unit.num_tokens * (call.num_heads / call.num_kv_heads) >= kManyRows;
+  if (kWordsPay && has_many && !call.exact) {
+    return attend_in<WordProducts<T>>(call, unit, kv_head, around, scratch, partial);
+  }
+  attend_in<FloatProducts<T>>(call, unit, kv_head, around, scratch, partial);
+}
+
 void attend(const AttentionCall& call, const AttentionUnit& unit, int64_t kv_head, const AttentionAround& around,
             float* scratch, float* partial) {
   switch (call.cache_type) {
     case CacheType::float32: return attend_in<FloatProducts<float>>(call, unit, kv_head, around, scratch, partial);
-    case CacheType::bfloat16: return attend_in<FloatProducts<Brain>>(call, unit, kv_head, around, scratch, partial);
-    case CacheType::float16: return attend_in<FloatProducts<Half>>(call, unit, kv_head, around, scratch, partial);
+    case CacheType::bfloat16: return attend_in_16_bits<Brain>(call, unit, kv_head, around, scratch, partial);
+    case CacheType::float16: return attend_in_16_bits<Half>(call, unit, kv_head, around, scratch, partial);
     case CacheType::int8: return attend_in<ByteProducts>(call, unit, kv_head, around, scratch, partial);
   }
 }

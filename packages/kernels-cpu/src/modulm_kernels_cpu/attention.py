@@ -111,6 +111,7 @@ class CPUAttention(AttentionBackend):
             spec.soft_cap or 0.0,
             None if sinks is None else capsule(sinks.float().contiguous()),
             None if alibi_slopes is None else capsule(alibi_slopes.float().contiguous()),
+            exact=spec.exact,
         )
         return out if query.dtype == torch.float32 else out.to(query.dtype)
 

@@ -150,6 +150,7 @@ class NativeProgram:
             spec.scale,
             spec.sliding_window or 0,
             spec.soft_cap or 0.0,
+            spec.exact,
             self._groups[op.layer],
             query,
             key,

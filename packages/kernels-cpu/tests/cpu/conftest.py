@@ -72,7 +72,7 @@ class RandomSource:
         return self.pack(modules, matrices)
 
 
-def recorded(architecture, *, pack=dense, dtype="float32", cache_dtype="float32", **hf):
+def recorded(architecture, *, pack=dense, dtype="float32", cache_dtype="float32", exact=False, **hf):
     """Return the recording of a random model."""
     hf = {**HF, **hf}
     config = ModelConfig(name="tiny", hf=hf, architectures=[architecture], max_model_len=64, dtype=dtype)
@@ -84,7 +84,7 @@ def recorded(architecture, *, pack=dense, dtype="float32", cache_dtype="float32"
         if hasattr(child, "load"):
             child.load(name, source)
         if isinstance(child, Attention):
-            child.spec = replace(child.spec, kv_cache_dtype=cache_dtype)
+            child.spec = replace(child.spec, kv_cache_dtype=cache_dtype, exact=exact)
     return trace(model)
 
 

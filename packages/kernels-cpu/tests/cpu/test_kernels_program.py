@@ -148,12 +148,13 @@ def test_caches_of_bytes(architecture, engine, through):
 
 @pytest.mark.parametrize("cache_dtype", ["bfloat16", "float16"])
 @pytest.mark.parametrize("architecture", ["Qwen3ForCausalLM", "Gemma2ForCausalLM"])
-def test_caches_of_16_bits(architecture, cache_dtype, engine, through):
-    ours = engine(architecture, cache_dtype=cache_dtype, **CONFIGS[architecture])
+@pytest.mark.parametrize("exact", [True, False])
+def test_caches_of_16_bits(exact, architecture, cache_dtype, engine, through):
+    ours = engine(architecture, cache_dtype=cache_dtype, exact=exact, **CONFIGS[architecture])
     rounded = through(ours)
     assert ours.error() < 2e-2  # where sums differ in their last bit, a key may be rounded the other way
     errors = [np.abs(got - want).mean() / want.std() for got, want in ours.results]
-    assert np.median(errors) < TOLERANCE
+    assert np.median(errors) < TOLERANCE if exact else TOLERANCE < max(errors) < 5e-3
     plain = through(engine(architecture, **CONFIGS[architecture]))
     assert any((a[1] != b[1]).any() for a, b in zip(rounded, plain, strict=True))
 

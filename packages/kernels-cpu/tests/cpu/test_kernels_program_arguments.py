@@ -67,8 +67,8 @@ ADDED = {
     },
     "attention": {
         "cache": cache(), "cache_type": "float32", "num_heads": HEADS, "scale": 0.3, "window": 0, "soft_cap": 0.0,
-        "group": 0, "query": (2, 0, 64), "key": (2, 32, 64), "value": (2, 48, 64), "out": Y, "rope_width": 8,
-        "cos": (3, 0, SIZE), "sin": (4, 0, SIZE),
+        "exact": False, "group": 0, "query": (2, 0, 64), "key": (2, 32, 64), "value": (2, 48, 64), "out": Y,
+        "rope_width": 8, "cos": (3, 0, SIZE), "sin": (4, 0, SIZE),
     },
     "sparse_moe": {
         "router": matrix(3), "gate_up": [matrix(24)] * 3, "down": [matrix(32, 12)] * 3, "top_k": 2,

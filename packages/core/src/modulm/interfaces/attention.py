@@ -31,6 +31,7 @@ class AttentionSpec:
         kv_cache_dtype: Of the cache: the same names, or "int8_per_token_head", signed bytes with a scale for each
             token's key and value of a head.
         device_type: "cpu", "cuda", ...
+        exact: Queries and weights are to be multiplied as they are; else a backend may round them.
     """
 
     num_heads: int
@@ -44,6 +45,7 @@ class AttentionSpec:
     dtype: str = "float32"
     kv_cache_dtype: str = "float32"
     device_type: str = "cpu"
+    exact: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

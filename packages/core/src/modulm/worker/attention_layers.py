@@ -30,6 +30,7 @@ class AttentionLayers:
         specs: What each layer asks for, by name.
         kv_cache_dtype: Of the cache; "auto" is what each layer's backend prefers.
         device_type: Where the model is.
+        exact: Whether the user asked for exact kernels.
         attention: Returns the backend for a specification.
 
     Attributes:
@@ -43,13 +44,14 @@ class AttentionLayers:
         *,
         kv_cache_dtype: str,
         device_type: str,
+        exact: bool = False,
         attention: Callable[[AttentionSpec], AttentionBackend],
     ) -> None:
         self.specs: dict[str, AttentionSpec] = {}
         self.backends: dict[str, AttentionBackend] = {}
         for name, asked in specs.items():
             cache_dtype = asked.dtype if kv_cache_dtype == "auto" else kv_cache_dtype
-            spec = replace(asked, kv_cache_dtype=cache_dtype, device_type=device_type)
+            spec = replace(asked, kv_cache_dtype=cache_dtype, device_type=device_type, exact=exact)
             backend = attention(spec)
             if kv_cache_dtype == "auto":
                 spec = replace(spec, kv_cache_dtype=backend.preferred_kv_cache_dtype(spec))

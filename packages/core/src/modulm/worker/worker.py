@@ -91,7 +91,11 @@ class Worker:
             model = load(model_class(), why_eager=why_eager, key=key)
         checkpoint.release()
         layers = AttentionLayers(
-            model.specs, kv_cache_dtype=config.kv_cache_dtype, device_type=platform.device_type, attention=attention
+            model.specs,
+            kv_cache_dtype=config.kv_cache_dtype,
+            device_type=platform.device_type,
+            exact=config.kernel_precision == "exact",
+            attention=attention,
         )
         grouping = grouped(layers.pages(block_size), max_model_len)
         count = num_blocks(
