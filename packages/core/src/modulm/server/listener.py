@@ -77,6 +77,7 @@ def uvicorn_config(app: FastAPI, options: ServerOptions) -> uvicorn.Config:
             access_log=not options.disable_uvicorn_access_log,
             server_header=False,
             backlog=_BACKLOG,
+            timeout_keep_alive=options.timeout_keep_alive,  # type: ignore[arg-type]  # asyncio takes fractions
             timeout_graceful_shutdown=int(_LAST_WRITES_S),
             **tls,
         )
