@@ -1,6 +1,6 @@
 """How each server is started, at its best on this load: command and environment variables. Starts nothing.
 
-All of them: 16 sequences at once, 512 tokens each, no prefix caching, this machine only.
+All of them: 16 sequences at once, 512 tokens each, up to 2048 tokens a step, no prefix caching, this machine only.
 """
 
 import json
@@ -15,8 +15,8 @@ from peers.workload import TOKEN_IDS
 
 MAX_MODEL_LEN = 512
 HOST = "127.0.0.1"
-KEEP_ALIVE_S = 600
-"""Idle connections must outlast the load beside them."""
+TOKENS_PER_STEP = 2048
+"""A wave of prompts fits into one step. vLLM's server has this by default; llama-server is given the same (`-b`)."""
 EXTRA_BODY = {"llama": {"cache_prompt": False}}
 """Fields of every request that a server needs to keep nothing from one to the next."""
 
@@ -32,14 +32,23 @@ def modulm(python: Path, model: Path, port: int, more: Iterable[str]) -> list[st
     """`modulm serve`; `more` are options of the user's."""
     command = [str(python), "-m", "modulm.cli", "serve", str(model), "--no-enable-prefix-caching"]
     command += ["--max-num-seqs", str(NUM_CLIENTS), "--max-model-len", str(MAX_MODEL_LEN)]
-    command += ["--timeout-keep-alive", str(KEEP_ALIVE_S), "--disable-uvicorn-access-log"]
+    command += ["--max-num-batched-tokens", str(TOKENS_PER_STEP), "--disable-uvicorn-access-log"]
     return [*command, "--host", HOST, "--port", str(port), *more]
 
 
 def llama(env: Environment, model: Path, port: int, threads: int) -> list[str]:
     """`llama-server` with a slot per client; none is chosen by likeness to an earlier request, nothing is kept."""
     command = [str(llama_programs(env) / "llama-server"), "-m", str(model), "-t", str(threads), "-tb", str(threads)]
-    command += ["--parallel", str(NUM_CLIENTS), "-c", str(NUM_CLIENTS * MAX_MODEL_LEN), "-b", "2048", "-ub", "512"]
+    command += [
+        "--parallel",
+        str(NUM_CLIENTS),
+        "-c",
+        str(NUM_CLIENTS * MAX_MODEL_LEN),
+        "-b",
+        str(TOKENS_PER_STEP),
+        "-ub",
+        "512",
+    ]
     return [*command, "--slot-prompt-similarity", "0", "--cache-ram", "0", "--host", HOST, "--port", str(port)]
 
 

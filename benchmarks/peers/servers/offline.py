@@ -7,7 +7,7 @@ import time
 
 from modulm import LLM, SamplingParams
 from peers import workload
-from peers.servers.commands import MAX_MODEL_LEN
+from peers.servers.commands import MAX_MODEL_LEN, TOKENS_PER_STEP
 from peers.servers.lines import NUM_CLIENTS, OUTPUT_LEN, PROMPT_LEN, THROUGHPUT
 
 
@@ -19,6 +19,7 @@ def main() -> None:
         model=str(args.model),
         max_num_seqs=NUM_CLIENTS,
         max_model_len=MAX_MODEL_LEN,
+        max_num_batched_tokens=TOKENS_PER_STEP,
         enable_prefix_caching=False,
         **args.options,
     )

@@ -71,7 +71,7 @@ inline Ints all_ints(int32_t x) { return Ints{x, x, x, x}; }
 inline Vec to_floats(Ints x) { return __builtin_convertvector(x, Vec); }
 inline Ints nearest(Vec x) {
   const Vec magic = all(12582912.0f);  // 1.5 * 2^23: the nearest integer falls into the low bits
-  return (Ints)(x + magic) - (Ints)magic;
+  return (Ints)((x == x ? x : all(0.0f)) + magic) - (Ints)magic;
 }
 inline Ints low_bytes(Ints x) { return (Ints)((Shorts)((Shorts)x << 8) >> 8); }
 inline Ints high_bytes(Ints x) { return (Ints)((Shorts)x >> 8); }
@@ -96,7 +96,8 @@ inline Vec as_floats(Ints bits) { return (Vec)bits; }
 // Above: `low_bytes` and `high_bytes` widen every other byte to 16 bits. `add_products` adds to each lane of `sum` its
 // two products of 16-bit numbers. `paired` leaves, of each 4 numbers that fit into 16 bits, the first and third in one
 // lane, the second and fourth in the next, and nothing of use in the other two: the factors for 4 bytes of a lane.
-// `beside` makes words of two numbers that fit into 16 bits; `magnitude_bits` compare as magnitudes do, where NaN is
+// `nearest` leaves zeros in the low 16 bits for what is not finite. `beside` makes words of two numbers that fit into 16
+// bits; `magnitude_bits` compare as magnitudes do, where NaN is
 // larger than infinity and that larger than all numbers.
 
 constexpr int kQuad = 4;  // bytes of a lane

@@ -164,6 +164,7 @@ class EngineProcess:
             self._process.stdin.close()
         self._client.close()
         self._folder.cleanup()
+        self.resolved = None  # megabytes, which the traceback of a loss would keep
 
     def _next_outputs(self) -> tuple[list[StepOutput], EngineStats | None]:
         message = self._receive()

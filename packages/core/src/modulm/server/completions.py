@@ -3,6 +3,7 @@
 Choice `i` of prompt `p` has the index `p * n + i`. Knows the wire; generation itself is `reply.py`'s.
 """
 
+import reprlib
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -59,8 +60,8 @@ def listed(prompt: str | list[Any]) -> list[str] | list[list[int]]:
         return prompt
     what = f"it mixes {' and '.join(sorted(kind.__name__ for kind in kinds))}" if kinds else "it is empty"
     raise RequestError(
-        f"prompt={prompt!r:.80} is refused: {what}. Send a text, a list of texts, a list of token ids, or a list of "
-        "lists of token ids.",
+        f"prompt={reprlib.repr(prompt)} is refused: {what}. Send a text, a list of texts, a list of token ids, or a "
+        "list of lists of token ids.",
         parameter="prompt",
     )
 

@@ -4,6 +4,7 @@ The client's faults name the field; faults of ours say nothing of the inside, wh
 """
 
 import math
+import reprlib
 from http import HTTPStatus
 from typing import Any
 
@@ -53,7 +54,7 @@ class GenerationFailed(EngineError):
 
 def refused_field(name: str, value: Any, why: str) -> Refused:
     """Return the refusal of one field's value."""
-    message = f"{name}={value!r:.200} is refused: {why}. Leave it out."
+    message = f"{name}={reprlib.repr(value)} is refused: {why}. Leave it out."
     return Refused(HTTPStatus.BAD_REQUEST, message, param=name)
 
 

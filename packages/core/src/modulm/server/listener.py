@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 _log = logger("server")
 _LAST_WRITES_S = 2.0
 _BACKLOG = 2048
+_KEEP_ALIVE_S = 75
+"""Longer than clients keep idle connections (httpx: 5 s, load balancers: 60 s), so that they are the ones to close."""
 
 
 def bound_socket(options: ServerOptions) -> socket.socket:
@@ -52,7 +54,11 @@ def serve(app: FastAPI, llm: "AsyncLLM", options: ServerOptions, bound: socket.s
     if not options.api_key and not options.uds and options.host in ("0.0.0.0", "::"):
         _log.warning("Anyone who reaches this machine may use the server: it has no --api-key, and --host is open.")
     _log.info("Serving %s on %s.", app.state.serving.model_name, where)
-    Listener(uvicorn_config(app, options), llm, options.shutdown_timeout).run(sockets=[bound])
+    try:
+        Listener(uvicorn_config(app, options), llm, options.shutdown_timeout).run(sockets=[bound])
+    finally:
+        if options.uds:
+            Path(options.uds).unlink(missing_ok=True)
 
 
 def uvicorn_config(app: FastAPI, options: ServerOptions) -> uvicorn.Config:
@@ -77,7 +83,7 @@ def uvicorn_config(app: FastAPI, options: ServerOptions) -> uvicorn.Config:
             access_log=not options.disable_uvicorn_access_log,
             server_header=False,
             backlog=_BACKLOG,
-            timeout_keep_alive=options.timeout_keep_alive,  # type: ignore[arg-type]  # asyncio takes fractions
+            timeout_keep_alive=_KEEP_ALIVE_S,
             timeout_graceful_shutdown=int(_LAST_WRITES_S),
             **tls,
         )

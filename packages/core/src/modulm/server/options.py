@@ -36,7 +36,6 @@ class ServerOptions:
     max_concurrent_reqs_per_key: int = _option("requests that one API key may have under way; 0 is any number", 0)
     max_body_bytes: int = _option("largest request body", 32 * 1024 * 1024)
     shutdown_timeout: float = _option("seconds that requests may go on for after SIGTERM", 30.0)
-    timeout_keep_alive: float = _option("seconds that a connection without a request stays open", 5.0)
     allowed_origins: list[str] = _option("origins that browsers may call from (CORS)", ["*"], many=True)
     allowed_methods: list[str] = _option("methods that browsers may use", ["*"], many=True)
     allowed_headers: list[str] = _option("headers that browsers may send", ["*"], many=True)

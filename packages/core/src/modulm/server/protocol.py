@@ -1,4 +1,7 @@
-"""uvicorn's HTTP/1.1 protocol, with a limit on the length of a request's head and our error body for what is no HTTP."""
+"""uvicorn's HTTP/1.1 protocol, with a limit on a request's head, our error body for what is no HTTP, one timer less.
+
+Knows bytes of one connection; no route.
+"""
 
 from http import HTTPStatus
 from typing import Any
@@ -38,6 +41,11 @@ class Protocol(HttpToolsProtocol):
             self._num_head_bytes += len(data)
             if self._num_head_bytes > MAX_HEAD_BYTES:
                 self._refuse(431, f"The request's headers are longer than {MAX_HEAD_BYTES:,} bytes. Send less.")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget the connection; uvicorn lets the keep-alive timer hold one that was reset."""
+        super().connection_lost(exc)
+        self._unset_keepalive_if_required()
 
     def send_400_response(self, msg: str) -> None:
         """Answer what is no HTTP (called by uvicorn)."""

@@ -77,7 +77,7 @@ class SocketClient:
 
     def receive(self, timeout_s: float) -> FromEngine | None:
         """Return the next message, or None when none came in time."""
-        if not self._outputs.poll(timeout_s * 1000):
+        if not self._outputs.poll(int(timeout_s * 1000)):
             return None
         return decode_from_engine(self._outputs.recv())
 
@@ -135,7 +135,7 @@ class SocketServer:
     def _take(self, engine: SteppedEngine) -> bool:
         """Pass on what has come, waiting for it when there is nothing to do; whether to go on."""
         timeout_s = 0.0 if engine.has_work() else HEARTBEAT_S
-        while self._requests.poll(timeout_s * 1000):
+        while self._requests.poll(int(timeout_s * 1000)):
             timeout_s = 0.0
             match decode_to_engine(self._requests.recv()):
                 case Submit(request=request):

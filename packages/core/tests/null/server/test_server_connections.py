@@ -189,10 +189,9 @@ def test_one_key_may_not_take_all(make_server):
     assert server.ask("/v1/completions", asked, {"Authorization": "Bearer a"})[0] == 200
 
 
-def test_a_thousand_requests_with_random_ends_leave_nothing_behind(server):
+def test_hundreds_of_requests_with_random_ends_leave_nothing_behind(server):
     """Half of the clients go early; no task, connection or sequence stays, and memory does not grow."""
     server.worker.pace_s = 0.0005
-    server.uvicorn.config.timeout_keep_alive = 0.1  # the timer of a connection that was reset holds it for so long
 
     def one(number):
         with server.stream(max_tokens=1 + number * 7 % 60, stream=bool(number % 3)) as raw:
@@ -206,15 +205,14 @@ def test_a_thousand_requests_with_random_ends_leave_nothing_behind(server):
             list(pool.map(one, range(count)))
         wait_for(server.is_idle)
         wait_for(lambda: not server.uvicorn.server_state.connections)
-        time.sleep(0.2)
         server.llm.stats()  # the engine gathers what nobody has asked for, up to a limit
         gc.collect()
         return tracemalloc.get_traced_memory()[0]
 
-    round_of(200)
+    round_of(100)
     tracemalloc.start()
-    before = round_of(200)
-    grown = round_of(600) - before
+    before = round_of(100)
+    grown = round_of(400) - before
     tracemalloc.stop()
     server.worker.pace_s = 0.0
     assert not server.uvicorn.server_state.tasks
