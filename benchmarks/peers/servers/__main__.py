@@ -97,8 +97,8 @@ def report(done: dict[str, Any], rows: list[score.Row], records: list[score.Reco
     )
 
 
-def measured(args: argparse.Namespace, session: Session) -> None:
-    """Install, start, load round by round, end."""
+def measure(args: argparse.Namespace, session: Session) -> None:
+    """Install, start, load round by round, end. What ends it early leaves the rounds before as the result."""
     sources = chosen(args.only)
     session.prepare(sources)
     os.sched_setaffinity(0, session.cores)  # children inherit it
@@ -106,6 +106,8 @@ def measured(args: argparse.Namespace, session: Session) -> None:
         session.start(sources)
         for number in range(1, args.rounds + 1):
             session.round(number, sources)
+    except (KeyboardInterrupt, SystemExit) as ending:
+        print(f"ended early: {ending!r}", flush=True)
     finally:
         session.end()
 
@@ -119,7 +121,7 @@ def main() -> int:
         print(f"This machine is busy (load {load}): engines whose threads spin will crawl, and figures do not count.")
     session = Session(settings.allowed_cores(args.threads), args.requests, args.timeout, options=args.modulm_args)
     session.python = Path(os.environ.get("MODULM_PYTHON", session.python))
-    measured(args, session)
+    measure(args, session)
     records = session.records()
     asked = set(chosen(args.only))
     wanted = [line for line in lines.must_reach() if line.ours in asked and asked & {*line.peers}]
@@ -127,7 +129,7 @@ def main() -> int:
     done = {
         "machine": machine.describe(),
         "threads": args.threads,
-        "rounds": args.rounds,
+        "rounds": max((line["round"] for line in session.raw), default=0),
         "versions": versions(session),
         "load_before": load,
         "servers": {name: session.public(command) for name, command in session.started.items()},

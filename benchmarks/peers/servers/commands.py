@@ -39,16 +39,8 @@ def modulm(python: Path, model: Path, port: int, more: Iterable[str]) -> list[st
 def llama(env: Environment, model: Path, port: int, threads: int) -> list[str]:
     """`llama-server` with a slot per client; none is chosen by likeness to an earlier request, nothing is kept."""
     command = [str(llama_programs(env) / "llama-server"), "-m", str(model), "-t", str(threads), "-tb", str(threads)]
-    command += [
-        "--parallel",
-        str(NUM_CLIENTS),
-        "-c",
-        str(NUM_CLIENTS * MAX_MODEL_LEN),
-        "-b",
-        str(TOKENS_PER_STEP),
-        "-ub",
-        "512",
-    ]
+    command += ["--parallel", str(NUM_CLIENTS), "-c", str(NUM_CLIENTS * MAX_MODEL_LEN)]
+    command += ["-b", str(TOKENS_PER_STEP), "-ub", "512"]
     return [*command, "--slot-prompt-similarity", "0", "--cache-ram", "0", "--host", HOST, "--port", str(port)]
 
 
