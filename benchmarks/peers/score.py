@@ -114,11 +114,11 @@ def by_round(records: Iterable[Record], source: Source, figure: str) -> dict[int
     return {each.round: each.value for each in records if each.source == source and each.figure == figure}
 
 
-def best_of(records: list[Record], peers: Iterable[Source], figure: str) -> Source | None:
-    """Return the peer whose median is the highest; None when none of them has the figure."""
+def best_of(records: list[Record], peers: Iterable[Source], figure: str, *, lowest: bool = False) -> Source | None:
+    """Return the peer whose median is the highest, or the lowest; None when none of them has the figure."""
     medians = {peer: list(by_round(records, peer, figure).values()) for peer in peers}
     measured = {peer: statistics.median(values) for peer, values in medians.items() if values}
-    return max(measured, key=lambda peer: measured[peer], default=None)
+    return (min if lowest else max)(measured, key=lambda peer: measured[peer], default=None)
 
 
 def score(line: Line, records: list[Record], reasons: dict[Source, str]) -> Row:
@@ -128,7 +128,7 @@ def score(line: Line, records: list[Record], reasons: dict[Source, str]) -> Row:
         return Row(line, missing=reasons.get(line.ours, f"{line.ours} was not measured"))
     if not line.peers:
         return _row(line, ours, None, {}, list(ours.values()))
-    best = best_of(records, line.peers, line.figure)
+    best = best_of(records, line.peers, line.figure, lowest=line.at_most)
     if best is None:
         told = [reasons[peer] for peer in line.peers if peer in reasons]
         missing = told[0] if told else f"{line.peers[0]} was not measured"

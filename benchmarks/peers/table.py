@@ -5,15 +5,15 @@ from pathlib import Path
 
 from peers.score import Record, Row, Source, by_round
 
-BEGIN, END = "<!-- bench-peers: begin -->", "<!-- bench-peers: end -->"
 _COLUMNS = ("first_token", "memory")
 
 
-def _number(value: float | None, digits: int = 0) -> str:
+def number(value: float | None, digits: int = 0) -> str:
+    """Return a number as text, nothing for None."""
     return "" if value is None else f"{value:,.{digits}f}"
 
 
-def _grid(lines: list[list[str]], left: tuple[int, ...]) -> str:
+def grid(lines: list[list[str]], left: tuple[int, ...]) -> str:
     """Return a Markdown table; the first line is its head, all columns but `left` are set to the right."""
     widths = [max(3, *(len(line[i]) for line in lines)) for i in range(len(lines[0]))]
 
@@ -30,20 +30,20 @@ def _grid(lines: list[list[str]], left: tuple[int, ...]) -> str:
 def bars(rows: list[Row]) -> str:
     """Return the table of what must be reached; without a peer the figure stands where the ratio would."""
     head = ["", "best peer", "modulm", "peer", "ratio", "spread", "bar", "verdict"]
-    return _grid([head, *map(_bar, rows)], left=(0, 1, 7))
+    return grid([head, *map(_bar, rows)], left=(0, 1, 7))
 
 
 def _bar(row: Row) -> list[str]:
     line = row.line
-    digits = 0 if line.unit in ("tok/s", "MB") else 2
+    digits = {"tok/s": 0, "MB": 0, "ms": 1}.get(line.unit, 2)
     spread = "" if row.low is None or row.high is None else f"{row.low:.2f} to {row.high:.2f}"
     if row.low is not None and line.unit == "MB":
         spread = f"{row.low:.0f} to {row.high:.0f}"
-    ours = _number(row.ours, digits)
+    ours = number(row.ours, digits)
     bar = f"{'at most' if line.at_most else 'at least'} {line.bar:g}{'' if line.peers else ' ' + line.unit}".strip()
-    ratio = _number(row.score, 2) if line.peers else ""
+    ratio = number(row.score, 2) if line.peers else ""
     peer = str(row.best) if row.best else ""
-    return [line.label, peer, ours, _number(row.theirs, digits), ratio, spread, bar, row.verdict]
+    return [line.label, peer, ours, number(row.theirs, digits), ratio, spread, bar, row.verdict]
 
 
 def figures(records: list[Record], names: tuple[str, ...]) -> str:
@@ -55,15 +55,16 @@ def figures(records: list[Record], names: tuple[str, ...]) -> str:
         values = [list(by_round(records, source, name).values()) for name in (*names, *_COLUMNS)]
         medians = [statistics.median(each) if each else None for each in values]
         digits = [0] * len(names) + [1, 0]
-        lines.append([str(source), *(_number(value, d) for value, d in zip(medians, digits, strict=True))])
-    return _grid(lines, left=(0,))
+        lines.append([str(source), *(number(value, d) for value, d in zip(medians, digits, strict=True))])
+    return grid(lines, left=(0,))
 
 
-def write_between(file: Path, text: str) -> None:
-    """Put `text` between the markers of `file`. Raises `ValueError` where they are not there."""
+def write_between(file: Path, text: str, name: str = "bench-peers") -> None:
+    """Put `text` between the markers of that name in `file`. Raises `ValueError` where they are not there."""
+    first, last = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
     whole = file.read_text()
-    head, begin, rest = whole.partition(BEGIN)
-    _, end, tail = rest.partition(END)
+    head, begin, rest = whole.partition(first)
+    _, end, tail = rest.partition(last)
     if not begin or not end:
-        raise ValueError(f"{file.name} lacks the markers {BEGIN} and {END}.")
-    file.write_text(f"{head}{BEGIN}\n\n{text.strip()}\n\n{END}{tail}")
+        raise ValueError(f"{file.name} lacks the markers {first} and {last}.")
+    file.write_text(f"{head}{first}\n\n{text.strip()}\n\n{last}{tail}")

@@ -101,13 +101,13 @@ def test_table_shows_ratio_spread_and_verdict():
 
 def test_readme_keeps_what_is_outside_the_markers(tmp_path):
     file = tmp_path / "README.md"
-    file.write_text(f"before\n{table.BEGIN}\nold\n{table.END}\nafter\n")
+    other = "<!-- other: begin -->\nkept\n<!-- other: end -->\n"
+    file.write_text(f"before\n{other}<!-- mine: begin -->\nold\n<!-- mine: end -->\nafter\n")
     for _ in range(2):
-        table.write_between(file, "new\n")
-        assert file.read_text() == f"before\n{table.BEGIN}\n\nnew\n\n{table.END}\nafter\n"
-    file.write_text("no markers")
+        table.write_between(file, "new\n", "mine")
+        assert file.read_text() == f"before\n{other}<!-- mine: begin -->\n\nnew\n\n<!-- mine: end -->\nafter\n"
     with pytest.raises(ValueError, match="lacks the markers"):
-        table.write_between(file, "new")
+        table.write_between(file, "new", "absent")
 
 
 class Clock:
