@@ -102,7 +102,10 @@ def test_sigterm_drains_and_leaves_no_process(start_server):
     threads = [threading.Thread(target=ask) for _ in range(8)]
     for thread in threads:
         thread.start()
-    time.sleep(0.3)
+    deadline = time.monotonic() + 20
+    while server.load() + len(texts) < 8:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
     assert server.end(signal.SIGTERM) == 0, "".join(server.lines)
     for thread in threads:
         thread.join(10)

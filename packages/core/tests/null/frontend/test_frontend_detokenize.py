@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from modulm.frontend.detokenize import detokenizer
+from modulm.frontend.detokenize import detokenizer, token_bytes
 
 
 def run(tokenizer, ids, **options):
@@ -42,6 +42,15 @@ def test_bytes_of_a_sentencepiece_tokenizer(sp):
 
 def test_bytes_of_a_byte_level_tokenizer(bpe):
     check_bytes(bpe, bpe._inner, 4)
+
+
+def test_bytes_of_tokens_add_up_to_the_text(bpe, sp):
+    """Also where a character is spread over tokens."""
+    for ours in (bpe, sp):
+        ids = ours.encode("the quick 我 能 brown 😊 dog\n x über", add_special_tokens=False)
+        pieces = [token_bytes(ours, token_id) for token_id in ids]
+        assert b"".join(pieces).decode().lstrip(" ") == ours._inner.decode(ids)
+        assert any(piece.decode(errors="ignore") == "" for piece in pieces)
 
 
 @settings(max_examples=50, deadline=None)
