@@ -12,9 +12,11 @@ import pytest
 import lint
 from workspace import ROOT
 
-MODULES = ("cli", "llm", "launch", "server", "frontend", "engine", "worker", "models", "nn", "reference", "resolve")
+MODULES = ("cli", "llm", "async_llm", "engine_process", "launch", "server", "frontend", "engine", "worker", "models")
+MODULES += ("nn", "reference", "resolve")
 MODULES += ("checkpoints", "plugins", "transport", "interfaces", "types", "config", "errors", "log", "outputs")
 MODULES += ("sampling_params", "interrupts", "programs")
+PLUGINS = ("modulm_kernels_cpu", "modulm_metrics_prometheus", "modulm_quant_gguf")
 
 FORBIDDEN = {
     "rooms": ("modulm/frontend.py", "import modulm.engine"),
@@ -34,7 +36,7 @@ CONTRACTS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["import
 def rooms(tmp_path):
     """Every room as an empty module, one plugin, and this workspace's contracts."""
     (tmp_path / "pyproject.toml").write_text((ROOT / "pyproject.toml").read_text())
-    for package in ("modulm", "modulm_kernels_cpu", "modulm_quant_gguf"):
+    for package in ("modulm", *PLUGINS):
         (tmp_path / package).mkdir()
         (tmp_path / package / "__init__.py").touch()
     for module in MODULES:
