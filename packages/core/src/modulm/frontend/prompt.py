@@ -59,6 +59,8 @@ def _ids(token_ids: Any) -> list[int]:
         token_ids = token_ids.tolist()
     if not isinstance(token_ids, list | tuple | range):
         raise _refuse(f"A prompt's ids are not a list of whole numbers, but a {type(token_ids).__name__}.")
+    if set(map(type, token_ids)) <= {int}:
+        return list(token_ids)
     for position, token_id in enumerate(token_ids):
         if type(token_id) is not int and (isinstance(token_id, bool) or not isinstance(token_id, Integral)):
             raise _refuse(f"A prompt's ids are not a list of whole numbers: at {position} there is {token_id!r:.80}.")
