@@ -212,7 +212,9 @@ def test_many_ids_are_checked_elsewhere(make_frontend, engine, monkeypatch):
     """Two million of them held up the event loop for a third of a second."""
     frontend = make_frontend()
     submit, threads = frontend.submit, []
-    monkeypatch.setattr(frontend, "submit", lambda *a, **k: threads.append(threading.current_thread()) or submit(*a, **k))
+    monkeypatch.setattr(
+        frontend, "submit", lambda *a, **k: threads.append(threading.current_thread()) or submit(*a, **k)
+    )
     monkeypatch.setattr(module, "_MOST_IDS", 4)
     streams = Streams(frontend, engine)
     for prompt in ([9] * 4, {"prompt_token_ids": [9] * 4}, [9] * 5, {"prompt": "x", "prompt_token_ids": [9] * 5}):
