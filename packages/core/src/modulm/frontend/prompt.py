@@ -45,13 +45,21 @@ def _from_mapping(prompt: Mapping[str, Any], tokenizer: Tokenizer) -> Prompt:
     text, token_ids, salt = (prompt.get(key) for key in _KEYS)
     if text is not None and not isinstance(text, str):
         raise _refuse(f"A prompt's 'prompt' is a {type(text).__name__}.")
-    if salt is not None and (not isinstance(salt, str) or not salt):
-        raise RequestError("cache_salt must be a string that is not empty.", parameter="cache_salt")
+    check_salt(salt)
     if token_ids is not None:
         return Prompt(text=text, token_ids=_ids(token_ids), cache_salt=salt)
     if text is None:
         raise _refuse("A prompt has neither 'prompt' nor 'prompt_token_ids'.")
     return Prompt(text=text, token_ids=tokenizer.encode(text), cache_salt=salt)
+
+
+def check_salt(salt: Any) -> None:
+    """Refuse a salt that would separate nothing. Raises `RequestError`."""
+    if salt is not None and (not isinstance(salt, str) or not salt):
+        raise RequestError(
+            f"cache_salt={salt!r:.80} is refused: it must be a string that is not empty. Leave it out to share caches.",
+            parameter="cache_salt",
+        )
 
 
 def _ids(token_ids: Any) -> list[int]:

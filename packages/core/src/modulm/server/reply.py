@@ -77,7 +77,14 @@ class Writer(ABC):
         if self._tells_usage:
             usage = msgspec.json.encode(self.usage()) if self.body.has_running_usage else b"null"
             tail = b'],"usage":' + usage + b"}\n\n"
-        return b"".join([part for choice in choices for part in (self._head, msgspec.json.encode(choice), tail)])
+        parts = [part for choice in choices for part in (self._head, msgspec.json.encode(choice), tail)]
+        if parts:
+            parts[2] = b"]" + self.once(batch) + tail[1:]
+        return b"".join(parts)
+
+    def once(self, batch: list[Numbered]) -> bytes:
+        """Return fields, each behind a comma, that only one chunk has: the first of these."""
+        return b""
 
     def answer(self, outputs: list[Numbered]) -> bytes:
         """Return the whole answer, of the finished output of each prompt."""
