@@ -142,9 +142,7 @@ class Streams:
     def _run(self) -> None:
         while not self._closing.is_set():
             self._turn()
-            if (report := self._client.report) is not None and self._on_report is not None:
-                self._last_report = report
-                self._on_report(report)
+            self._pass_on_report()
             self._answer()
         try:
             self._frontend.shutdown()
@@ -156,6 +154,15 @@ class Streams:
                 left = list(self._streams)
             self._deliver([_failed(label, "The engine has been shut down.") for label in left])
             self._answer()
+
+    def _pass_on_report(self) -> None:
+        if (report := self._client.report) is None or self._on_report is None:
+            return
+        self._last_report = report
+        try:
+            self._on_report(report)
+        except Exception:  # statistics are not worth a request
+            _log.exception("A report was lost")
 
     def _turn(self) -> bool:
         """Poll once and hand out what came; whether that went well."""

@@ -290,6 +290,15 @@ def test_a_bug_in_the_front_end_ends_all_and_hangs_nobody(streams, engine, caplo
     assert streams.num_open == 0
 
 
+def test_a_report_that_nobody_can_take_ends_nothing(make_frontend, engine, caplog):
+    """The polling thread ended, and everybody waited for ever."""
+    engine.report = "report"
+    streams = Streams(make_frontend(), engine, on_report=lambda report: 1 / 0)
+    assert tokens(asyncio.run(asyncio.wait_for(read(streams, [9]), 5))) == list(range(1, 51))
+    assert "A report was lost" in caplog.text
+    streams.shutdown()
+
+
 def test_several_event_loops_share_an_engine(streams):
     found = {}
 
