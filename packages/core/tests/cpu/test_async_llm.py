@@ -130,7 +130,7 @@ def test_answers_are_those_of_the_offline_door(engine, llm):
     expected = [llm.generate([prompt], GREEDY)[0] for prompt in PROMPTS]
     for outputs, whole in zip(asyncio.run(all_at_once()), expected, strict=True):
         assert (tokens(outputs), text(outputs)) == (whole.outputs[0].token_ids, whole.outputs[0].text)
-        assert [output.finished for output in outputs] == [False] * 11 + [True]
+        assert [output.finished for output in outputs] == [False] * (len(outputs) - 1) + [True]  # steps may be joined
         assert (outputs[0].prompt, outputs[0].prompt_token_ids) == (whole.prompt, whole.prompt_token_ids)
     asyncio.run(until(lambda: idle(engine), 1.0))
 

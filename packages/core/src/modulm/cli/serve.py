@@ -43,12 +43,12 @@ def run(args: argparse.Namespace) -> int:
     from modulm.server.app import build_app, users_middleware
     from modulm.server.listener import bound_socket, serve
 
+    restarts = _engine_restarts(args)
     users_middleware(options.middleware)  # what can be known to fail is, before weights load
     bound = bound_socket(options)
-    restarts = 3 if args.engine_restarts is None else args.engine_restarts
     llm = AsyncLLM.from_config(
         config,
-        in_process=bool(args.in_process),
+        in_process=args.in_process or False,
         engine_restarts=restarts,
         disable_log_stats=options.disable_log_stats,
         otlp_traces_endpoint=options.otlp_traces_endpoint,
@@ -91,7 +91,19 @@ def server_options(args: argparse.Namespace) -> ServerOptions:
     """Collect the server's options that were given."""
     names = [field.name for field in dataclasses.fields(ServerOptions)]
     given = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
-    return ServerOptions.make(**{name: _flat(value) for name, value in given.items()})
+    return ServerOptions.make(**{name: _flat(name, value) for name, value in given.items()})
+
+
+def _engine_restarts(args: argparse.Namespace) -> int:
+    """Check the options that belong to no dataclass: a file may say anything. Raises `ConfigError`."""
+    restarts = 3 if args.engine_restarts is None else args.engine_restarts
+    if type(restarts) is not int or restarts < 0:
+        raise ConfigError(f"engine_restarts={restarts!r} is refused: it must be a whole number of at least 0.")
+    if args.in_process not in (None, True, False):
+        raise ConfigError(f"in_process={args.in_process!r} is refused: it must be true or false.")
+    if args.in_process and args.engine_restarts:
+        raise ConfigError("engine_restarts is refused with in_process: an engine in this process ends with it.")
+    return restarts
 
 
 def _engine_config(args: argparse.Namespace) -> EngineConfig:
@@ -100,13 +112,14 @@ def _engine_config(args: argparse.Namespace) -> EngineConfig:
     return engine_config(argparse.Namespace(**{**vars(args), "served_model_name": names[0] if names else None}))
 
 
-def _flat(value: Any) -> Any:
+def _flat(name: str, value: Any) -> Any:
     """Lists may be written in vLLM's way, as one JSON array."""
     if isinstance(value, list) and len(value) == 1 and str(value[0]).startswith("["):
         try:
             return json.loads(value[0])
         except ValueError as error:
-            raise ConfigError(f"{value[0]!r} is refused: it is neither a value nor a JSON list ({error}).") from error
+            shown = name if name == "api_key" else f"{name}={value[0]!r}"
+            raise ConfigError(f"{shown} is refused: it is neither a value nor a JSON list ({error}).") from error
     return value
 
 

@@ -14,7 +14,7 @@ from modulm.config import EngineConfig, ModelConfig
 from modulm.errors import ConfigError, EngineError, RequestError
 from modulm.frontend import defaults
 from modulm.frontend.admit import Admission, Limits
-from modulm.frontend.prompt import read_prompt
+from modulm.frontend.prompt import check_salt, read_prompt
 from modulm.frontend.render import Renderer, check_template, read_template
 from modulm.frontend.reply import Reply
 from modulm.frontend.tokenizer import Tokenizer
@@ -116,6 +116,7 @@ class Frontend:
         """
         params = params or self.default_params()
         read = read_prompt(prompt, self.tokenizer)
+        check_salt(cache_salt)
         read.cache_salt = cache_salt or read.cache_salt
         requests = self._admission.admit(read, params, priority=priority, adapter=adapter)
         label = request_id if request_id is not None else str(next(self._labels))

@@ -45,8 +45,7 @@ def _from_mapping(prompt: Mapping[str, Any], tokenizer: Tokenizer) -> Prompt:
     text, token_ids, salt = (prompt.get(key) for key in _KEYS)
     if text is not None and not isinstance(text, str):
         raise _refuse(f"A prompt's 'prompt' is a {type(text).__name__}.")
-    if salt is not None and (not isinstance(salt, str) or not salt):
-        raise RequestError("cache_salt must be a string that is not empty.", parameter="cache_salt")
+    check_salt(salt)
     if token_ids is not None:
         return Prompt(text=text, token_ids=_ids(token_ids), cache_salt=salt)
     if text is None:
@@ -54,11 +53,22 @@ def _from_mapping(prompt: Mapping[str, Any], tokenizer: Tokenizer) -> Prompt:
     return Prompt(text=text, token_ids=tokenizer.encode(text), cache_salt=salt)
 
 
+def check_salt(salt: Any) -> None:
+    """Refuse a salt that would separate nothing. Raises `RequestError`."""
+    if salt is not None and (not isinstance(salt, str) or not salt):
+        raise RequestError(
+            f"cache_salt={salt!r:.80} is refused: it must be a string that is not empty. Leave it out to share caches.",
+            parameter="cache_salt",
+        )
+
+
 def _ids(token_ids: Any) -> list[int]:
     if hasattr(token_ids, "tolist"):  # numpy, torch, array
         token_ids = token_ids.tolist()
     if not isinstance(token_ids, list | tuple | range):
         raise _refuse(f"A prompt's ids are not a list of whole numbers, but a {type(token_ids).__name__}.")
+    if set(map(type, token_ids)) <= {int}:
+        return list(token_ids)
     for position, token_id in enumerate(token_ids):
         if type(token_id) is not int and (isinstance(token_id, bool) or not isinstance(token_id, Integral)):
             raise _refuse(f"A prompt's ids are not a list of whole numbers: at {position} there is {token_id!r:.80}.")

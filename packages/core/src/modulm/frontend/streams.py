@@ -23,6 +23,8 @@ from modulm.types import EngineStats
 
 _log = logger("frontend")
 _TOKENIZING_THREADS = 2
+_MOST_IDS = 8192
+"""Longer prompts are checked in the threads that tokenise, though they are ids already."""
 _ANSWER_S = 60.0
 
 
@@ -70,9 +72,9 @@ class Streams:
         return len(self._streams)
 
     async def open(self, prompt: Any, params: SamplingParams | None, **options: Any) -> Stream:
-        """Submit a request (see `Frontend.submit`); `close` must follow. Text is tokenised in another thread."""
+        """Submit a request (see `Frontend.submit`); `close` must follow. What takes long is done in another thread."""
         loop = asyncio.get_running_loop()
-        if not _has_text_only(prompt):
+        if _is_short(prompt):
             return self._submit(loop, prompt, params, options)
         self._check_open()
         work = loop.run_in_executor(self._pool, self._submit, loop, prompt, params, options)
@@ -140,9 +142,7 @@ class Streams:
     def _run(self) -> None:
         while not self._closing.is_set():
             self._turn()
-            if (report := self._client.report) is not None and self._on_report is not None:
-                self._last_report = report
-                self._on_report(report)
+            self._pass_on_report()
             self._answer()
         try:
             self._frontend.shutdown()
@@ -154,6 +154,15 @@ class Streams:
                 left = list(self._streams)
             self._deliver([_failed(label, "The engine has been shut down.") for label in left])
             self._answer()
+
+    def _pass_on_report(self) -> None:
+        if (report := self._client.report) is None or self._on_report is None:
+            return
+        self._last_report = report
+        try:
+            self._on_report(report)
+        except Exception:  # statistics are not worth a request
+            _log.exception("A report was lost")
 
     def _turn(self) -> bool:
         """Poll once and hand out what came; whether that went well."""
@@ -200,8 +209,12 @@ class Streams:
                 question.set_exception(error)
 
 
-def _has_text_only(prompt: Any) -> bool:
-    return isinstance(prompt, str) or (isinstance(prompt, Mapping) and prompt.get("prompt_token_ids") is None)
+def _is_short(prompt: Any) -> bool:
+    """Whether a prompt is a few ids; text is not, however short."""
+    token_ids = prompt.get("prompt_token_ids") if isinstance(prompt, Mapping) else prompt
+    if token_ids is None or isinstance(token_ids, str):
+        return False
+    return not hasattr(token_ids, "__len__") or len(token_ids) <= _MOST_IDS
 
 
 def _put(batch: list[tuple[Box, RequestOutput]]) -> None:

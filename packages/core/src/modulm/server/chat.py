@@ -6,6 +6,7 @@ Knows the wire; generation itself is `reply.py`'s, templates are the front end's
 from functools import partial
 from typing import Any
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -13,6 +14,7 @@ from modulm.outputs import RequestOutput
 from modulm.sampling_params import SamplingParams
 from modulm.server.body import read_body
 from modulm.server.errors import refused_field
+from modulm.server.generation import Numbered
 from modulm.server.logprobs import chat_logprobs, prompt_logprobs
 from modulm.server.reply import Generation, Writer
 from modulm.server.request_ids import reply_id
@@ -91,9 +93,24 @@ class ChatWriter(Writer):
 
     def __init__(self, serving: Serving, body: ChatRequest, reply_id: str) -> None:
         super().__init__(serving, body, reply_id, "chat.completion.chunk")
-        self._role = serving.options.response_role
         self._begun: set[int] = set()
+        self._told_prompt = False
         self._output: RequestOutput | None = None
+
+    @property
+    def _role(self) -> str:
+        """The server's role for answers, unless the last message is gone on with (vLLM's rule)."""
+        opens = self.body.add_generation_prompt
+        opens = not self.body.continue_final_message if opens is None else opens
+        role: str = self.serving.options.response_role if opens else self.body.messages[-1]["role"]
+        return role
+
+    def once(self, batch: list[Numbered]) -> bytes:
+        """Return the prompt's ids, for the first chunk, where ids are asked for."""
+        if not self.body.return_token_ids or self._told_prompt:
+            return b""
+        self._told_prompt = True
+        return b',"prompt_token_ids":' + msgspec.json.encode(batch[0][1].prompt_token_ids)
 
     def choices(self, number: int, output: RequestOutput) -> list[Any]:
         """Return the chunks that an output makes: each answer's role first, then what is new of it."""

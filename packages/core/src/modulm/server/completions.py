@@ -54,7 +54,7 @@ def listed(prompt: str | list[Any]) -> list[str] | list[list[int]]:
     """Return the prompts one by one: all texts, or all lists of ids. Raises `RequestError`."""
     if isinstance(prompt, str):
         return [prompt]
-    kinds = {type(item) for item in prompt}
+    kinds = set(map(type, prompt))
     if kinds == {int}:
         return [prompt]
     if kinds in ({str}, {list}):

@@ -7,7 +7,8 @@ from http import HTTPStatus
 from typing import Any
 
 import msgspec
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn._types import ASGI3Application
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from modulm.server.errors import Refused, described
 from modulm.server.schema.errors import ErrorBody
@@ -23,6 +24,7 @@ class Protocol(HttpToolsProtocol):
         super().__init__(*args, **options)
         self._is_in_head = True
         self._num_head_bytes = 0
+        self._answered: RequestResponseCycle | None = None
 
     def on_message_begin(self) -> None:
         """A request begins."""
@@ -43,9 +45,19 @@ class Protocol(HttpToolsProtocol):
                 self._refuse(431, f"The request's headers are longer than {MAX_HEAD_BYTES:,} bytes. Send less.")
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the connection; uvicorn lets the keep-alive timer hold one that was reset."""
+        """Forget the connection; uvicorn lets the keep-alive timer hold one that was reset.
+
+        Of several requests that were sent at once it tells only the last one; the one that is answered must know.
+        """
         super().connection_lost(exc)
+        if self._answered is not None and not self._answered.response_complete:
+            self._answered.disconnected = True
+            self._answered.message_event.set()
         self._unset_keepalive_if_required()
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        self._answered = cycle
+        super()._start_asgi_task(cycle, app)
 
     def send_400_response(self, msg: str) -> None:
         """Answer what is no HTTP (called by uvicorn)."""

@@ -31,6 +31,8 @@ _EVENTS = [
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),
 ]
+CLIENT_GONE = 499
+"""nginx's status for a client that has closed its connection: only middleware and logs see it."""
 Prepare = Callable[[], Sequence[Any]]
 """Turns the body into prompts for the engine; may block."""
 
@@ -75,7 +77,21 @@ class Writer(ABC):
         if self._tells_usage:
             usage = msgspec.json.encode(self.usage()) if self.body.has_running_usage else b"null"
             tail = b'],"usage":' + usage + b"}\n\n"
-        return b"".join([part for choice in choices for part in (self._head, msgspec.json.encode(choice), tail)])
+        parts = [part for choice in choices for part in (self._head, msgspec.json.encode(choice), tail)]
+        if parts:
+            parts[2] = b"]" + self.once(batch) + tail[1:]
+        return b"".join(parts)
+
+    def once(self, batch: list[Numbered]) -> bytes:
+        """Return fields, each behind a comma, that only one chunk has: the first of these."""
+        return b""
+
+    def answer(self, outputs: list[Numbered]) -> bytes:
+        """Return the whole answer, of the finished output of each prompt."""
+        for number, output in outputs:
+            self.count(number, output)
+            self.take(number, output)
+        return msgspec.json.encode(self.whole())
 
     def end(self) -> bytes:
         """Return what comes after the last chunk."""
@@ -125,11 +141,15 @@ class Generation(Response):
         self._params = params
         self._prepare = prepare
         self._num_seqs = num_prompts * params.n
+        self._started = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer, unless the client goes first."""
         try:
             await until_closed(receive, self._answer(send))
+            if not self._started:  # the client is gone, but middleware waits for a response
+                await send({"type": "http.response.start", "status": CLIENT_GONE, "headers": []})
+                await send({"type": "http.response.body", "body": b""})
         except RequestError as error:
             error.parameter = self._body.field_of(error.parameter)
             raise
@@ -145,28 +165,27 @@ class Generation(Response):
                 await (self._stream(send, stream) if body.stream else self._whole(send, stream))
 
     async def _whole(self, send: Send, stream: AsyncGenerator[list[Numbered], None]) -> None:
+        last: list[Numbered] = []
         async for batch in stream:
-            for number, output in batch:
-                self._writer.count(number, output)
-                self._writer.take(number, output)
-        answer = msgspec.json.encode(self._writer.whole())
+            last += batch
+        answer = await _written(self._writer.answer, last)
         headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(answer))]
+        self._started = True
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": answer})
 
     async def _stream(self, send: Send, stream: AsyncGenerator[list[Numbered], None]) -> None:
-        started = False
         try:
             async for batch in stream:
-                events = self._writer.events(batch)
-                if not started:
+                events = await _written(self._writer.events, batch)
+                if not self._started:
+                    self._started = True
                     await send({"type": "http.response.start", "status": 200, "headers": _EVENTS})
-                    started = True
                 if events:
                     await send({"type": "http.response.body", "body": events, "more_body": True})
             end = self._writer.end()
         except Exception as error:
-            if not started:
+            if not self._started:
                 raise
             _log.exception("Stream %s ends early", self._writer.reply_id)
             end = error_event(error) + _DONE
@@ -176,3 +195,10 @@ class Generation(Response):
         if self._serving.options.enable_log_requests:
             sizes = [len(prompt["prompt_token_ids"]) for prompt in prompts]
             _log.info("Request %s: prompt tokens %s, %s", self._writer.reply_id, sizes, self._params)
+
+
+async def _written(write: Callable[[list[Numbered]], bytes], batch: list[Numbered]) -> bytes:
+    """Write outputs; in a thread where they tell of prompts, which takes long, so that other streams go on."""
+    if any([output.prompt_logprobs for _, output in batch]):
+        return await asyncio.to_thread(write, batch)
+    return write(batch)

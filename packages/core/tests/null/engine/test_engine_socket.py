@@ -57,6 +57,8 @@ def make_pair(sim, tmp_path_factory):
     for pair in made:
         if pair.thread.is_alive():
             pair.end()
+        elif pair.thread.ident is None:
+            pair.server.close()
         pair.client.close()
 
 

@@ -208,6 +208,22 @@ def test_text_is_tokenised_elsewhere(make_frontend, engine, monkeypatch):
     streams.shutdown()
 
 
+def test_many_ids_are_checked_elsewhere(make_frontend, engine, monkeypatch):
+    """Two million of them held up the event loop for a third of a second."""
+    frontend = make_frontend()
+    submit, threads = frontend.submit, []
+    monkeypatch.setattr(
+        frontend, "submit", lambda *a, **k: threads.append(threading.current_thread()) or submit(*a, **k)
+    )
+    monkeypatch.setattr(module, "_MOST_IDS", 4)
+    streams = Streams(frontend, engine)
+    for prompt in ([9] * 4, {"prompt_token_ids": [9] * 4}, [9] * 5, {"prompt": "x", "prompt_token_ids": [9] * 5}):
+        count = len(prompt) if isinstance(prompt, list) else len(prompt["prompt_token_ids"])
+        assert tokens(asyncio.run(read(streams, prompt))) == list(range(count, count + 50))
+    assert [thread is threading.main_thread() for thread in threads] == [True, True, False, False]
+    streams.shutdown()
+
+
 def test_a_reader_cancelled_while_its_text_is_tokenised_leaves_nothing(make_frontend, engine, monkeypatch):
     frontend = make_frontend()
     encode = frontend.tokenizer.encode
@@ -272,6 +288,15 @@ def test_a_bug_in_the_front_end_ends_all_and_hangs_nobody(streams, engine, caplo
     assert "a bug" in caplog.text
     assert tokens(again) == list(range(1, 51))
     assert streams.num_open == 0
+
+
+def test_a_report_that_nobody_can_take_ends_nothing(make_frontend, engine, caplog):
+    """The polling thread ended, and everybody waited for ever."""
+    engine.report = "report"
+    streams = Streams(make_frontend(), engine, on_report=lambda report: 1 / 0)
+    assert tokens(asyncio.run(asyncio.wait_for(read(streams, [9]), 5))) == list(range(1, 51))
+    assert "A report was lost" in caplog.text
+    streams.shutdown()
 
 
 def test_several_event_loops_share_an_engine(streams):

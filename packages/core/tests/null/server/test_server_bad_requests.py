@@ -82,6 +82,7 @@ BAD = [
     (COMPLETIONS, {"prompt": "a", "stream_options": {"include_usage": 1}}, "stream_options"),
     (COMPLETIONS, {"prompt": "a", "stream_options": {"include_usage": True}}, "stream_options"),
     (CHAT, {"messages": HI, "stream": False, "stream_options": {"include_usage": True}}, "stream_options"),
+    (COMPLETIONS, {"prompt": "a", "cache_salt": ""}, "cache_salt"),
     (COMPLETIONS, {"prompt": "a", "temprature": 0.5}, "temprature"),
     (COMPLETIONS, {"prompt": "a", "max_token": 5}, "max_token"),
     (COMPLETIONS, {"prompt": "a", "suffix": "b"}, "suffix"),

@@ -93,3 +93,28 @@ def test_a_message_that_says_nothing_is_an_empty_object():
     import msgspec
 
     assert msgspec.json.encode(Message()) == b"{}"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_answer_that_goes_on_with_a_message_has_its_role(server, stream):
+    """vLLM's rule: the server's role is for messages that the template opens."""
+    messages = [{"role": "user", "content": "hi"}, {"role": "narrator", "content": "Once"}]
+    for options, role in (
+        ({"continue_final_message": True}, "narrator"),
+        ({"add_generation_prompt": False}, "narrator"),
+    ):
+        answer = server.chat(messages=messages, max_tokens=2, stream=stream, **options)
+        said = answer[0]["choices"][0]["delta"] if stream else answer["choices"][0]["message"]
+        assert said["role"] == role
+    answer = server.chat(messages=messages, max_tokens=2)
+    assert answer["choices"][0]["message"]["role"] == "assistant"
+
+
+def test_a_stream_tells_the_prompts_ids_once(server):
+    ids = server.tokenizer.encode("<|user|>hi\n<|assistant|>")
+    for n in (1, 2):
+        chunks = server.chat(max_tokens=3, stream=True, return_token_ids=True, n=n, temperature=1)
+        assert [chunk.get("prompt_token_ids") for chunk in chunks] == [ids, *[None] * (len(chunks) - 1)]
+    usage = {"stream_options": {"include_usage": True}}
+    chunks = server.chat(max_tokens=3, stream=True, return_token_ids=True, **usage)
+    assert (chunks[0]["prompt_token_ids"], chunks[0]["usage"]) == (ids, None)

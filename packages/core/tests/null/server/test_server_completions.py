@@ -1,6 +1,10 @@
 """/v1/completions over HTTP: text, choices, echo, log-probabilities, usage and streams, against the recited text."""
 
+import threading
+
 import pytest
+
+from modulm.server.completions import CompletionWriter
 
 
 def joined(chunks, index=0):
@@ -139,6 +143,22 @@ def test_prompt_log_probabilities_in_vllms_form(server):
     assert told[0] is None
     assert [told[i][str(ids[i])]["logprob"] for i in range(1, len(ids))] == [-float(i) for i in range(1, len(ids))]
     assert all(min(entry["logprob"] for entry in position.values()) == -9999.0 for position in told[1:])
+
+
+@pytest.mark.parametrize("asked", [{"prompt_logprobs": 2}, {"echo": True, "logprobs": 2, "stream": True}, {}], ids=str)
+def test_what_tells_of_prompts_is_written_in_a_thread(server, monkeypatch, asked):
+    """Twenty alternatives for each of 4,096 tokens held up all streams for half a second."""
+    threads = set()
+    choices = CompletionWriter.choices
+
+    def watched(self, number, output):
+        if output.prompt_logprobs or not asked:
+            threads.add(threading.current_thread())
+        return choices(self, number, output)
+
+    monkeypatch.setattr(CompletionWriter, "choices", watched)
+    server.complete(prompt="The fox", max_tokens=2, **asked)
+    assert len(threads) == 1 and (server.thread in threads) == (not asked)
 
 
 @pytest.mark.parametrize("stream", [False, True])

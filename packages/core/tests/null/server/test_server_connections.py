@@ -49,6 +49,18 @@ def test_a_client_that_goes_frees_its_sequences(slow, stream, n):
     wait_for(slow.is_idle)
 
 
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_client_that_goes_after_sending_several_at_once_frees_all(slow, stream):
+    data = json.dumps({"prompt": "a", "max_tokens": 190, "stream": stream}).encode()
+    request = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n%b" % (len(data), data)
+    with socket.create_connection(("127.0.0.1", slow.port)) as raw:
+        raw.sendall(request * 3)
+        wait_for(lambda: slow.num_running == 1)
+    steps = slow.engine.stats().scheduler.step_counter
+    wait_for(slow.is_idle)
+    assert slow.engine.stats().scheduler.step_counter - steps <= 10
+
+
 def test_a_client_that_goes_while_it_waits_is_forgotten(slow):
     with slow.stream(max_tokens=100, n=8, temperature=1) as first:
         read_until(first, b"data: ")

@@ -1,5 +1,7 @@
 """Models, health, tokens, keys, CORS, request ids, metrics: what is asked beside generating."""
 
+import time
+
 import pytest
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
@@ -49,6 +51,13 @@ def test_text_becomes_tokens_and_back(server):
     chat = server.ask("/tokenize", {"messages": [{"role": "user", "content": "hi"}]})[2]
     assert chat["tokens"] == server.tokenizer.encode("<|user|>hi\n<|assistant|>")
     assert server.ask("/detokenize", {"tokens": []})[2] == {"prompt": ""}
+
+
+def wait_for(condition, seconds=10.0):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come about in time"
+        time.sleep(0.005)
 
 
 @pytest.fixture(scope="module")
@@ -118,9 +127,11 @@ def dressed(make_server):
 
     async def tell(request, call_next):
         answer = await call_next(request)
+        tell.told.append(answer.status_code)
         answer.headers["x-told"] = "yes"
         return answer
 
+    tell.told = []
     wsgiref.types.tell = tell
     yield make_server(options=options, loggers=[Logger()])
     del wsgiref.types.tell
@@ -134,6 +145,18 @@ def test_request_ids_come_back(dressed):
 def test_a_function_of_the_users_is_middleware(dressed):
     assert dressed.ask("/health")[1]["x-told"] == "yes"
     assert dressed.complete(prompt="a", max_tokens=3, stream=True)
+
+
+def test_middleware_gets_a_response_though_the_client_has_gone(dressed):
+    import wsgiref.types
+
+    told = wsgiref.types.tell.told
+    dressed.worker.pace_s = 0.01
+    with dressed.stream(max_tokens=190, stream=False):
+        wait_for(lambda: dressed.num_running)
+    wait_for(lambda: told and told[-1] == 499)
+    wait_for(dressed.is_idle)
+    dressed.worker.pace_s = 0.0
 
 
 def test_a_stat_logger_may_offer_metrics(dressed, server):
