@@ -4,6 +4,8 @@ The cache holds NaN wherever nothing was written that the step may see, one of b
 NaN.
 """
 
+import itertools
+
 import byte_cache
 import numpy as np
 import pytest
@@ -172,13 +174,13 @@ def test_all_shapes(heads, size, block, dtype, isa):
 
 
 @pytest.mark.parametrize("isa", ISAS)
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.int8])
+@pytest.mark.parametrize(
+    ("dtype", "exact"), [*itertools.product([torch.bfloat16, torch.float16], [False, True]), (torch.int8, False)]
+)
 @pytest.mark.parametrize("block", [3, 16])
 @pytest.mark.parametrize("heads", [(9, 3), (4, 4), (14, 2)])
-@pytest.mark.parametrize("exact", [False, True])
-def test_narrow_caches(exact, heads, block, dtype, isa):
-    if exact and dtype == torch.int8:
-        pytest.skip("queries beside bytes are always rounded")
+def test_narrow_caches(heads, block, dtype, exact, isa):
+    """Queries beside bytes are always rounded."""
     check(Case(SEQUENCES["mixed"], heads=heads, size=40, block=block, dtype=dtype, window=50, exact=exact), isa)
 
 
