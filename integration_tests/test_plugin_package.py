@@ -207,7 +207,9 @@ def door(name, call):
     answers[name] = [value, sorted(set(mine()) - seen)]
     seen.update(mine())
 door("platform", lambda: current_platform().name)
-door("stats", lambda: [cls.__name__ for _, cls in hooks.load_stat_loggers()])
+others = "modulm_metrics_prometheus."  # installed with the workspace
+loggers = lambda: [cls for _, cls in hooks.load_stat_loggers() if not cls.__module__.startswith(others)]
+door("stats", lambda: [cls.__name__ for cls in loggers()])
 door("io", lambda: hooks.load_io_processor("ta_io").__name__)
 door("endpoint", lambda: [plugin.name for plugin in hooks.load_endpoint_plugins(["generate"])])
 door("logits", lambda: [cls.__name__ for cls in hooks.load_logits_processors([])])
