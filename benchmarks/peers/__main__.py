@@ -8,23 +8,17 @@ import json
 import os
 import signal
 import sys
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from peers import jobs, machine, score, settings, table
+from peers.command import load_before, own_versions, report, words_of
 from peers.environments import BUILD, PEERS, ROOT
 from peers.session import Session
 from peers.workload import RATES, parsed_option
 
 README = ROOT / "benchmarks/README.md"
 RESULTS = BUILD / "results.json"
-BUSY_LOAD = 0.5
-
-
-def words_of(text: str) -> list[str]:
-    """Split at commas; the empty text is no word."""
-    return [word for word in text.split(",") if word]
 
 
 def parse() -> argparse.Namespace:
@@ -53,12 +47,7 @@ def parse() -> argparse.Namespace:
 
 def versions(session: Session) -> dict[str, str]:
     """Return the versions of modulm's packages and of every peer that was installed."""
-    found = {}
-    for name in ("modulm-core", "modulm-kernels-cpu", "modulm-quant-gguf"):
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            found[name] = "not installed"
+    found = own_versions()
     for name, env in session.environments.items():
         requirement = PEERS[name].requirement
         found[requirement.partition("==")[0]] = env.version(requirement)
@@ -99,21 +88,6 @@ def _line(row: score.Row, session: Session) -> dict[str, Any]:
     return line | {"score": row.score, "low": row.low, "high": row.high, "verdict": session.public(row.verdict)}
 
 
-def report(done: dict[str, Any], rows: list[score.Row], records: list[score.Record]) -> str:
-    """Return the text for terminal and README."""
-    installed = ", ".join(f"{name} {value}" for name, value in done["versions"].items())
-    reached = sum(row.verdict == "reached" for row in rows)
-    return "\n\n".join(
-        [
-            f"Machine: {machine.words(done['machine'])}. {done['threads']} threads.",
-            f"Versions: {installed}. Command: `{done['command']}`. Load before: {done['load_before']}.",
-            table.bars(rows),
-            f"{reached} of {len(rows)} lines reached. Medians over rounds; ratios are taken within a round.",
-            table.figures(records, RATES),
-        ]
-    )
-
-
 def asked_figures(only: list[str]) -> set[str] | None:
     """Return the figures whose lines are shown; None for all."""
     starts = {f"{name}_{state}" for name in ("first_token", "memory") for state in jobs.STATES}
@@ -124,9 +98,7 @@ def main() -> int:
     """Run the tool; 0 when it ran, whatever was reached."""
     args = parse()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by a signal"))  # so that children end as well
-    load = round(os.getloadavg()[0], 2)
-    if load > BUSY_LOAD:
-        print(f"This machine is busy (load {load}): engines whose threads spin will crawl, and figures do not count.")
+    load = load_before()
     session = Session(settings.allowed_cores(args.threads), args.repeats, args.timeout, engine_options=args.modulm_args)
     session.python = Path(os.environ.get("MODULM_PYTHON", session.python))
     chosen = jobs.chosen(args.only, args.peers, args.weights)
@@ -141,7 +113,7 @@ def main() -> int:
     done = {**results(args, session, commands, rows), "load_before": load}
     BUILD.mkdir(parents=True, exist_ok=True)
     RESULTS.write_text(json.dumps(done, indent=1) + "\n")
-    text = session.public(report(done, rows, records))
+    text = session.public(report(done, f"Command: `{done['command']}`", rows, table.figures(records, RATES)))
     print(f"\n{text}\n\nall figures: {RESULTS.relative_to(ROOT)}")
     if args.write:
         table.write_between(README, text)

