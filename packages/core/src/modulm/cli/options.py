@@ -85,7 +85,7 @@ def _add(group: Any, field: "dataclasses.Field[Any]", hint: Any, *, required: bo
         text = f"{about}default: {'on' if default else 'off'}"
         group.add_argument(flag, action=argparse.BooleanOptionalAction, default=None, help=text)
     elif kind is dict:
-        group.add_argument(flag, type=_json_object, metavar="JSON", default=None, help=about.rstrip("; "))
+        group.add_argument(flag, type=json_object, metavar="JSON", default=None, help=about.rstrip("; "))
     elif kind is list and field.metadata.get("many"):
         group.add_argument(flag, nargs="+", metavar="VALUE", default=None, help=about.rstrip("; "))
     elif kind is list:
@@ -105,11 +105,12 @@ def _plain_type(hint: Any) -> type:
     return origin if origin in (bool, int, float, list, dict) else str
 
 
-def _json_object(text: str) -> dict[str, Any]:
+def json_object(text: str) -> dict[str, Any]:
+    """Return the object that an option's text is. Raises `argparse.ArgumentTypeError`."""
     try:
         value = json.loads(text)
     except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is refused: it is not JSON ({error})") from error
+        raise argparse.ArgumentTypeError(f"{text!r} is refused: it is no JSON ({error})") from error
     if not isinstance(value, dict):
         raise argparse.ArgumentTypeError(f"{text!r} is refused: it must be a JSON object")
     return value

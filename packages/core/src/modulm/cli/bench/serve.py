@@ -15,6 +15,7 @@ from typing import Any
 
 from modulm.cli.bench import dataset
 from modulm.cli.bench.numbers import count, count_or_none, percentiles, positive, share
+from modulm.cli.options import json_object
 from modulm.errors import ConfigError, EngineError
 
 _ENDPOINTS = {"openai": "/v1/completions", "vllm": "/v1/completions", "openai-chat": "/v1/chat/completions"}
@@ -49,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--seed", type=int, default=0, metavar="N", help="of prompts and arrivals; default: 0")
     add("--temperature", type=float, metavar="X", help="default: the server's")
     add("--ignore-eos", action="store_true", help="ask for outputs of full length")
-    add("--extra-body", type=_object, default={}, metavar="JSON", help="further fields of every request")
+    add("--extra-body", type=json_object, default={}, metavar="JSON", help="further fields of every request")
     add("--percentile-metrics", type=_metrics, default=list(_METRICS), metavar="LIST", help="of ttft,tpot,itl,e2el")
     add("--metric-percentiles", type=percentiles, default=[50.0, 90.0, 99.0], metavar="LIST", help="default: 50,90,99")
     add("--json", action="store_true", help="print one JSON object")
@@ -140,16 +141,6 @@ def _pair(option: str, text: str) -> tuple[str, str]:
     if not (key and sign):
         raise ConfigError(f"{option} {text!r} is refused: it must be KEY=VALUE.")
     return key, value
-
-
-def _object(text: str) -> dict[str, Any]:
-    try:
-        found = json.loads(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is refused: it is no JSON ({error})") from error
-    if not isinstance(found, dict):
-        raise argparse.ArgumentTypeError(f"{text!r} is refused: it must be a JSON object")
-    return found
 
 
 def _metrics(text: str) -> list[str]:
