@@ -1,4 +1,4 @@
-"""The front end's door: prompts go in by `submit` and `chat`, text comes out of `poll`.
+"""The front end's door: prompts go in by `submit`, text comes out of `poll`.
 
 A client's request becomes one engine request per completion, under ids of our own: a client's id is a label, so it may
 be used again at once. Knows text and ids; the engine only through its client (`transport/client.py`). Where to look
@@ -26,7 +26,7 @@ from modulm.types import Adapter, EngineStats, StepOutput
 
 
 class Frontend:
-    """Requests under way at one engine. `submit`, `chat` and `abort` from any thread, `poll` from one.
+    """Requests under way at one engine. `submit` and `abort` from any thread, `poll` from one.
 
     Args:
         generation_config: Contents of generation_config.json, or nothing to leave its recommendations out.
@@ -73,30 +73,6 @@ class Frontend:
         """Return a conversation as a prompt for `submit`; the options are those of `Renderer.render`."""
         text = self._renderer.render(messages, **options)
         return {"prompt": text, "prompt_token_ids": self.tokenizer.encode(text, add_special_tokens=False)}
-
-    def chat(
-        self,
-        messages: Any,
-        params: SamplingParams | None = None,
-        *,
-        request_id: str | None = None,
-        priority: int = 0,
-        cache_salt: str | None = None,
-        adapter: Adapter | None = None,
-        trace_headers: Mapping[str, str] | None = None,
-        **options: Any,
-    ) -> str:
-        """Submit a conversation; see `submit`. The other options are those of `Renderer.render`."""
-        prompt = self.render(messages, **options)
-        return self.submit(
-            prompt,
-            params,
-            request_id=request_id,
-            priority=priority,
-            cache_salt=cache_salt,
-            adapter=adapter,
-            trace_headers=trace_headers,
-        )
 
     def submit(
         self,

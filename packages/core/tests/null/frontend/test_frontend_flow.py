@@ -287,18 +287,19 @@ def test_nothing_stays_behind_when_submitting_fails(make_frontend, engine, monke
 
 def test_chat(make_frontend, engine, bpe):
     frontend = make_frontend(scheduling_policy="priority")
-    label = frontend.chat([{"role": "user", "content": "the dog"}], greedy(), request_id="c", priority=2)
+    prompt = frontend.render([{"role": "user", "content": "the dog"}])
+    label = frontend.submit(prompt, greedy(), request_id="c", priority=2)
     text = "<|im_start|>user\nthe dog<|im_end|>\n"
     assert label == "c" and engine.submitted[-1].prompt_token_ids == bpe.encode(text, False)
     assert engine.submitted[-1].prompt_token_ids[0] == 2 and engine.submitted[-1].priority == 2
-    assert frontend.render([{"role": "user", "content": "the dog"}])["prompt"] == text
+    assert prompt["prompt"] == text
     with pytest.raises(RequestError, match="chat_template=FILE"):
-        make_frontend(chat_template=None).chat([{"role": "user", "content": "x"}])
+        make_frontend(chat_template=None).render([{"role": "user", "content": "x"}])
 
 
 def test_a_chat_of_a_tokenizer_with_bos_gets_no_second_one(make_frontend, engine, sp):
     frontend = make_frontend(tokenizer=sp, chat_template="{{ bos_token }}{{ messages[0].content }}")
-    frontend.chat([{"role": "user", "content": "fox"}], greedy())
+    frontend.submit(frontend.render([{"role": "user", "content": "fox"}]), greedy())
     assert engine.submitted[-1].prompt_token_ids.count(1) == 1
 
 
