@@ -86,8 +86,9 @@ class CompletionWriter(Writer):
     def __init__(self, serving: Serving, body: CompletionRequest, reply_id: str, num_choices: int) -> None:
         super().__init__(serving, body, reply_id, "text_completion")
         self._n = num_choices
+        self._begun: set[int] = set()
         self._offsets: dict[int, TextOffsets] = {}
-        """Where the next tokens of a choice begin; a choice without has told nothing yet."""
+        """Where the next tokens of a choice begin, where log-probabilities are asked for."""
         self._prompt_logprobs: dict[int, PromptLogprobs] = {}
         self._waiting: list[tuple[int, RequestOutput]] = []
         self._whole: list[CompletionChoice] = []
@@ -127,13 +128,15 @@ class CompletionWriter(Writer):
     def _choice(self, number: int, output: RequestOutput, completion: CompletionOutput) -> CompletionChoice | None:
         body = self.body
         index = number * self._n + completion.index
-        is_first = index not in self._offsets
+        is_first = index not in self._begun
+        self._begun.add(index)
         told = completion if body.max_tokens != 0 else _without_tokens(completion)
         echoed = self._prompt_text(output) if body.echo and is_first else ""
         choice = CompletionChoice(
             index=index, text=echoed + told.text, finish_reason=told.finish_reason, stop_reason=told.stop_reason
         )
-        choice.logprobs = self._logprobs(number, index, output, told)
+        if body.logprobs is not None:
+            choice.logprobs = self._logprobs(number, index, output, told, echoed)
         if body.return_token_ids:
             choice.token_ids = told.token_ids
             if is_first:
@@ -144,16 +147,13 @@ class CompletionWriter(Writer):
         return choice if says or is_first else None
 
     def _logprobs(
-        self, number: int, index: int, output: RequestOutput, told: CompletionOutput
+        self, number: int, index: int, output: RequestOutput, told: CompletionOutput, echoed: str
     ) -> CompletionLogprobs | None:
         """Return the lists for the tokens told now, the prompt's first among them where it is echoed."""
         is_first = index not in self._offsets
         echoes = self.body.echo and is_first
         if is_first:
-            start = len(self._prompt_text(output)) if echoes else 0
-            self._offsets[index] = self._text_offsets(start, output.prompt_token_ids)
-        if self.body.logprobs is None:
-            return None
+            self._offsets[index] = self._text_offsets(len(echoed), output.prompt_token_ids)
         positions: list[Any] = list(told.logprobs or ())
         offsets = self._offsets[index].of([next(iter(position)) for position in positions])
         first = ""
