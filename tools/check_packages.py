@@ -27,6 +27,7 @@ GROUPS = {
     "modulm.speculators",
     "modulm.structured_output",
     "modulm.tool_parsers",
+    "pytest11",
     "vllm.endpoint_plugins",
     "vllm.general_plugins",
     "vllm.io_processor_plugins",

@@ -16,7 +16,13 @@ MODULES = ("cli", "llm", "async_llm", "engine_process", "launch", "server", "fro
 MODULES += ("nn", "reference", "resolve")
 MODULES += ("checkpoints", "plugins", "transport", "interfaces", "types", "config", "errors", "log", "outputs")
 MODULES += ("sampling_params", "interrupts", "programs")
-PLUGINS = ("modulm_kernels_cpu", "modulm_metrics_prometheus", "modulm_quant_gguf")
+PLUGINS = (
+    "modulm_compat_vllm",
+    "modulm_kernels_cpu",
+    "modulm_metrics_prometheus",
+    "modulm_quant_gguf",
+    "modulm_testkit",
+)
 
 FORBIDDEN = {
     "rooms": ("modulm/frontend.py", "import modulm.engine"),

@@ -1,0 +1,1 @@
+"""The `vllm` import names that plugins use, mapped onto modulm."""

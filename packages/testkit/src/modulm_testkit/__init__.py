@@ -1,0 +1,1 @@
+"""Conformance tests for plugins of modulm: a suite per contract."""
