@@ -39,6 +39,36 @@ FAMILIES = {
 }
 NOUNS = {**HOOKS, **FAMILIES}
 
+PROCESS_KINDS = {
+    "server": "`modulm serve`: HTTP and the front end; with `--in-process` it is the engine's process too",
+    "embedder": "a program that uses `AsyncLLM`: the front end; with `in_process=True` it is the engine's process too",
+    "engine": "the process that either starts: engine and worker",
+    "offline": "`LLM`, `modulm generate`, `chat`, `config --explain`, `bench latency`: everything in one process",
+}
+_EVERYWHERE = tuple(PROCESS_KINDS)
+_WITH_ENGINE = ("engine", "offline")
+PROCESSES: dict[str, tuple[str, ...]] = {
+    GENERAL: _EVERYWHERE,
+    PLATFORM: _WITH_ENGINE,
+    STAT_LOGGER: ("server", "embedder"),
+    IO_PROCESSOR: (),
+    ENDPOINT: ("server",),
+    LOGITS: _EVERYWHERE,
+    **dict.fromkeys(FAMILIES, _WITH_ENGINE),
+    **dict.fromkeys(
+        (
+            "modulm.lora_resolvers",
+            "modulm.reasoning_parsers",
+            "modulm.speculators",
+            "modulm.structured_output",
+            "modulm.tool_parsers",
+        ),
+        (),
+    ),
+}
+"""Group -> the kinds of process that load it, if at all; () where none asks for it yet. A test holds it against real
+processes, and docs/extend/processes.md shows it."""
+
 _BASES = {
     "modulm.attention": "modulm.interfaces.attention:AttentionBackend",
     "modulm.checkpoints": "modulm.interfaces.checkpoint:Checkpoint",
