@@ -61,7 +61,7 @@ class Resolution:
     def attention(self, spec: AttentionSpec) -> AttentionBackend:
         """Return the backend for a layer; layers of one spec share an instance."""
         if spec not in self._attention:
-            names = _ordered(self.platform.attention_backends, registry("modulm.attention").names())
+            names = _ordered(self.platform.attention_backends_for(spec), registry("modulm.attention").names())
             choice = choose("modulm.attention", self.config.attention_backend, names, lambda cls: cls.supports(spec))
             self.choices.append(choice)
             self._attention[spec] = cast(type[AttentionBackend], choice.value)()

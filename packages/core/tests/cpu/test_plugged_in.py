@@ -20,6 +20,7 @@ from modulm.models.llama import LlamaForCausalLM
 from modulm.plugins.registry import registry
 from modulm.reference.attention_torch import TorchAttention
 from modulm.reference.linear_torch import TorchKernels
+from modulm.reference.platform_cpu import CPUPlatform
 
 PROMPT = {"prompt_token_ids": list(range(10, 40))}
 GREEDY = SamplingParams(temperature=0, max_tokens=10, ignore_eos=True)
@@ -102,6 +103,14 @@ def test_an_attention_backend_by_name(tiny_llm):
     registry("modulm.attention").register("counting", CountingAttention)
     assert tokens(tiny_llm(attention_backend="counting")) == want
     assert CountingAttention.calls == 2 * 10  # layers times steps
+
+
+def test_a_platform_says_for_each_layer_which_attention_is_best(tiny_llm, monkeypatch):
+    registry("modulm.attention").register("counting", CountingAttention)
+    monkeypatch.setattr(CPUPlatform, "attention_backends_for", lambda self, spec: ("counting",) * (spec.head_size == 8))
+    before = CountingAttention.calls
+    tokens(tiny_llm())
+    assert CountingAttention.calls - before == 2 * 10
 
 
 def test_an_attention_backend_that_refuses(tiny_llm):

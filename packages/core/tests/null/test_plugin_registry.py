@@ -83,6 +83,17 @@ def test_wrong_type(site, name):
     assert discovery.find(EXECUTORS, "x").state == "broken"
 
 
+def test_a_class_for_another_engine_brings_what_stands_for_it(site):
+    text = EXECUTOR + "class Foreign:\n    modulm_class = classmethod(lambda cls: {})\n"
+    site.install("dist-a", {EXECUTORS: {"x": "execs:Foreign"}}, execs=text.format("Good"), wrong=text.format("Wrong"))
+    assert registry(EXECUTORS).get("x").__name__ == "Good"
+    registry(EXECUTORS).register("registered", "execs:Foreign")
+    assert registry(EXECUTORS).get("registered").__name__ == "Good"
+    registry(EXECUTORS).register("wrong", "wrong:Foreign")
+    with pytest.raises(Incompatible, match=r"class wrong\.Wrong, but must be a class that derives"):
+        registry(EXECUTORS).get("wrong")
+
+
 def test_a_model_needs_two_methods(site):
     site.install("dist-a", {"modulm.models": {"NoLogits": "m_models:NoLogits", "NoClass": "m_models:made"}},
                  m_models="class NoLogits:\n    def forward(self): ...\nclass Ok(NoLogits):\n"

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     import torch
 
     from modulm.config import EngineConfig
+    from modulm.interfaces.attention import AttentionSpec
 
 
 class Platform(ABC):
@@ -24,7 +25,7 @@ class Platform(ABC):
     supported_dtypes: ClassVar[tuple[str, ...]] = ("bfloat16", "float16", "float32")
     """In order of preference; a checkpoint's dtype that is not among them falls back to the last."""
     attention_backends: ClassVar[tuple[str, ...]] = ()
-    """Names of `modulm.attention`, best first; asked in this order when the choice is automatic."""
+    """Names of `modulm.attention`, best first."""
     kernels: ClassVar[tuple[str, ...]] = ()
     """Names of `modulm.kernels`, best first."""
 
@@ -47,6 +48,10 @@ class Platform(ABC):
     def default_dtype(self, checkpoint_dtype: str) -> str:
         """Return the dtype to compute in when the user leaves it to us."""
         return checkpoint_dtype if checkpoint_dtype in self.supported_dtypes else self.supported_dtypes[-1]
+
+    def attention_backends_for(self, spec: "AttentionSpec") -> tuple[str, ...]:
+        """Return names of `modulm.attention` for such a layer, best first; asked first when the choice is automatic."""
+        return self.attention_backends
 
     def supports_quantization(self, name: str) -> Support:
         """Say whether checkpoints of this quantization may run here."""

@@ -1,7 +1,8 @@
 """Groups and families: their names, what their members are called in messages, and what a member must be.
 
 Base classes are named as strings and imported only to check an object, so listing costs nothing. Families whose
-contract is not written yet have no entry in `_BASES` and are not checked.
+contract is not written yet have no entry in `_BASES` and are not checked. A class that is written for another engine's
+contract may bring what stands for it here: see `check`.
 """
 
 from importlib import import_module
@@ -91,11 +92,15 @@ def need_family(family: str) -> None:
         raise ConfigError(f"Plugin family {family!r} is unknown. There are: {', '.join(FAMILIES)}.{hint}")
 
 
-def check(group: str, asked: str, found: Any) -> None:
-    """Check an object against its group's contract. `asked` starts the message, as in `refs.resolve`.
+def check(group: str, asked: str, found: Any) -> Any:
+    """Check an object against its group's contract and return it. `asked` starts the message, as in `refs.resolve`.
+
+    Of a class with a class method `modulm_class`, what that returns is checked and returned in its place.
 
     Raises `Incompatible` saying what the object is and what it must be.
     """
+    if isinstance(found, type) and (adapted := getattr(found, "modulm_class", None)) is not None:
+        found = adapted()
     if group in _BASES:
         module, _, name = _BASES[group].partition(":")
         base = getattr(import_module(module), name)
@@ -105,6 +110,7 @@ def check(group: str, asked: str, found: Any) -> None:
     if missing or (group in _METHODS and not isinstance(found, type)):
         need = " and ".join(_METHODS[group])
         raise Incompatible(f"{asked} is {describe(found)}, but must be a class with the methods {need}.")
+    return found
 
 
 def describe(found: Any) -> str:

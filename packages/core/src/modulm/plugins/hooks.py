@@ -116,6 +116,5 @@ def _extra_processor(item: type | str) -> type:
         if item.count(":") != 1:
             raise ConfigError(f"{asked} is no reference to a class. Write 'module:Class'.")
         found = refs.resolve(item, asked)
-    families.check(LOGITS, asked, found)
-    checked: type = found
+    checked: type = families.check(LOGITS, asked, found)
     return checked

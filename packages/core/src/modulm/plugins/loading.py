@@ -64,13 +64,12 @@ def load_class(record: LoadRecord, path: Any) -> type:
 
 
 def checked(record: LoadRecord, found: Any) -> Any:
-    """Return `found` if it is what the record's group asks for; raise `Incompatible` otherwise."""
+    """Return `found` as `families.check` does, if it is what the record's group asks for; else raise `Incompatible`."""
     try:
-        families.check(record.group, record.asked, found)
+        return families.check(record.group, record.asked, found)
     except PluginError as error:
         failed(record, error)
         raise
-    return found
 
 
 def failed(record: LoadRecord, error: PluginError) -> PluginError:

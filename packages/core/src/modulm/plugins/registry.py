@@ -143,8 +143,7 @@ class Registry:
         return self._checked(asked, refs.resolve(target, asked) if isinstance(target, str) else target)
 
     def _checked(self, asked: str, found: Any) -> Any:
-        families.check(self.family, asked, found)
-        return found
+        return families.check(self.family, asked, found)
 
     def _built_in(self) -> Mapping[str, str]:
         table = BUILTIN.get(self.family, {})
