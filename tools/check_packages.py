@@ -15,6 +15,7 @@ from pathlib import Path
 from workspace import ROOT, Package, expected_distribution, expected_import, packages, requirement_name
 
 FILES = ("README.md", "CHANGELOG.md", "LICENSE")
+VERSIONS = "modulm.interface_versions"
 GROUPS = {
     "modulm.attention",
     "modulm.checkpoints",
@@ -106,6 +107,9 @@ def _defines(file: Path, attribute: str) -> bool:
 def _entry_points(package: Package) -> Iterator[str]:
     points = {**package.entry_points, "console_scripts": package.project.get("scripts", {})}
     for group, entries in points.items():
+        if group == VERSIONS:
+            yield from _versions(entries)
+            continue
         if group not in GROUPS | {"console_scripts"}:
             yield f"entry-point group {group!r} is unknown; there are {', '.join(sorted(GROUPS))}"
         for name, value in entries.items():
@@ -119,6 +123,12 @@ def _entry_points(package: Package) -> Iterator[str]:
                 yield f"entry point {name} of {group}: this package has no module {match['module']}"
             elif not _defines(files[0], match["attribute"]):
                 yield f"entry point {name} of {group}: {match['module']} has no {match['attribute']}"
+
+
+def _versions(stated: dict[str, str]) -> Iterator[str]:
+    for group, value in stated.items():
+        if group not in GROUPS or not re.fullmatch(r"v\d+(:v\d+)?", value):
+            yield f"{VERSIONS} {group!r} = {value!r} is not a contract and 'v1' or 'v1:v2'"
 
 
 def _imports(package: Package) -> Iterator[str]:

@@ -24,8 +24,8 @@ def known(root: Path) -> dict[str, dict[str, str]]:
     """Return group -> name -> distribution, sorted. Raises `ValueError` when two distributions claim one name."""
     table: dict[str, dict[str, str]] = {}
     for package in packages(root):
-        for group, entries in package.entry_points.items():
-            for name in entries:
+        for group in package.entry_points.keys() - {"modulm.interface_versions"}:
+            for name in package.entry_points[group]:
                 claimed = table.setdefault(group, {}).setdefault(name, package.distribution)
                 if claimed != package.distribution:
                     raise ValueError(f"{group} {name!r} is declared by {claimed} and by {package.distribution}.")

@@ -38,6 +38,9 @@ dependencies = [{dependencies}]
 PLUGIN_ENTRY = """
 [project.entry-points."modulm.quantization"]
 gguf = "modulm_quant_gguf.scheme:Scheme"
+
+[project.entry-points."modulm.interface_versions"]
+"modulm.quantization" = "v1:v2"
 """
 
 

@@ -42,7 +42,7 @@ def site(tmp_path, monkeypatch):
     """An environment with no plugin but those the test installs, where built-in parts need no torch."""
     folder = tmp_path / "site"
     folder.mkdir()
-    for variable in ("VLLM_PLUGINS", "MODULM_STRICT_PLUGINS", "VLLM_TARGET_DEVICE"):
+    for variable in ("VLLM_PLUGINS", "MODULM_DISABLE_PLUGINS", "MODULM_STRICT_PLUGINS", "VLLM_TARGET_DEVICE"):
         monkeypatch.delenv(variable, raising=False)
     everywhere = metadata.distributions
     monkeypatch.syspath_prepend(str(folder))

@@ -26,7 +26,7 @@ def test_json_has_every_record_and_imports_nothing(three, capsys):
     found = {(row["group"], row["name"]): row for row in rows(capsys)}
     assert found[GENERAL, "one"] == {
         "group": GENERAL, "name": "one", "value": "cmd_boom:f", "distribution": "dist-a", "version": "1.0",
-        "state": "available", "reason": "", "seconds": None, "registered": [],
+        "state": "available", "reason": "", "seconds": None, "registered": [], "interface_versions": "",
     }  # fmt: skip
     assert found["vllm.endpoint_plugins", "ep"]["state"] == "needs naming"
     assert found[KERNELS, "torch"]["state"] == "built in" and found[KERNELS, "torch"]["distribution"] == "modulm-core"

@@ -75,6 +75,23 @@ def test_an_unmatched_name_is_an_error_only_when_strict(site, monkeypatch, caplo
     assert "names 'onee'" in caplog.text and "one (vllm.general_plugins, dist-a 1.0)" in caplog.text
 
 
+def test_the_deny_list_is_checked_and_named_in_the_refusal(site, monkeypatch, caplog):
+    site.install("dist-a", {KERNELS: {"fast": "m:K", "slow": "m:K"}})
+    monkeypatch.setenv("MODULM_DISABLE_PLUGINS", "fast, fastt, torch")
+    caplog.set_level("INFO", "modulm")
+    discovery.announce()
+    said = "\n".join(r.getMessage() for r in caplog.records)
+    assert "MODULM_DISABLE_PLUGINS names 'fastt', but no installed package" in said and "Did you mean 'fast'?" in said
+    assert "names 'torch'" in said and "what is built in cannot be turned off" in said
+    assert "MODULM_DISABLE_PLUGINS turns off: fast (modulm.kernels, dist-a 1.0)." in said and "slow (" not in said[-80:]
+    with pytest.raises(ConfigError, match="'fast' comes with dist-a 1.0.*Take it out of MODULM_DISABLE_PLUGINS"):
+        discovery.find(KERNELS, "fast")
+    site.forget()
+    monkeypatch.setenv("MODULM_STRICT_PLUGINS", "1")
+    with pytest.raises(UnknownName, match="MODULM_DISABLE_PLUGINS names 'fastt'"):
+        discovery.announce()
+
+
 def test_duplicates_are_warned_of_or_refused_when_asked_for(site, monkeypatch, caplog):
     for name in ("dist-a", "dist-b"):
         site.install(name, {KERNELS: {"fast": f"{name[-1]}:K"}})

@@ -124,4 +124,26 @@ def test_a_mistyped_group_is_skipped_with_the_nearest_name(monkeypatch):
 
 def test_items_that_match_nothing(monkeypatch):
     monkeypatch.setenv("VLLM_PLUGINS", "a, +b,Dist_A,dist-a:a,dist-x:a,torch,cpu,modulm-core,typo")
-    assert Policy.read().unmatched([record("a")]) == ["b", "dist-x:a", "typo"]
+    monkeypatch.setenv("MODULM_DISABLE_PLUGINS", "dist-a, torch")
+    named = [("VLLM_PLUGINS", item) for item in ("b", "dist-x:a", "typo")]
+    assert Policy.read().unmatched([record("a")]) == [*named, ("MODULM_DISABLE_PLUGINS", "torch")]
+
+
+@pytest.mark.parametrize("group", [GENERAL, "vllm.endpoint_plugins", "vllm.logits_processors", "modulm.kernels"])
+@pytest.mark.parametrize("denied", ["a", " x, a ", "Dist_A", "dist-a:a", ",a,,"])
+def test_the_deny_list_wins_in_every_group(group, denied, monkeypatch):
+    monkeypatch.setenv("MODULM_DISABLE_PLUGINS", denied)
+    mine = record("a", group=group)
+    assert states([mine, record("b", "dist-b", group=group)], "+a, +b", monkeypatch) == ["disabled", "available"]
+    assert mine.reason.startswith("MODULM_DISABLE_PLUGINS=")
+
+
+def test_denying_one_of_two_that_share_a_name_settles_it(monkeypatch):
+    monkeypatch.setenv("MODULM_DISABLE_PLUGINS", "dist-b:a")
+    assert states([record("a"), record("a", "dist-b")], None, monkeypatch) == ["available", "disabled"]
+
+
+@pytest.mark.parametrize("denied", ["", " ", "other", "dist-a:b", "+a"])
+def test_what_the_deny_list_does_not_name_stays(denied, monkeypatch):
+    monkeypatch.setenv("MODULM_DISABLE_PLUGINS", denied)
+    assert states([record("a")], None, monkeypatch) == ["available"]

@@ -5,14 +5,15 @@ Every entry point of a `vllm.*` or `modulm.*` group becomes a load record, judge
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib import metadata
 
 from modulm.errors import ConfigError, Incompatible, UnknownName, did_you_mean
 from modulm.log import logger
 from modulm.plugins import records as state
+from modulm.plugins import versions
 from modulm.plugins.families import NOUNS
-from modulm.plugins.policy import VARIABLE, Policy, canonical, duplicate, judge, matches
+from modulm.plugins.policy import DENIED, VARIABLE, Policy, canonical, duplicate, judge, matches
 from modulm.plugins.process import PerProcess
 from modulm.plugins.records import LoadRecord, is_strict
 
@@ -38,19 +39,24 @@ def scan() -> list[LoadRecord]:
         name = _name_if_ours(distribution)
         if name and canonical(name) not in found:
             found[canonical(name)] = metadata.distribution(name)
-    records = [
-        LoadRecord(
-            group=entry.group,
-            name=entry.name,
-            value=entry.value,
-            distribution=distribution.metadata["Name"],
-            version=distribution.version or "",
-        )
-        for distribution in found.values()
-        for entry in distribution.entry_points
-        if entry.group.startswith(_PREFIXES)
-    ]
+    records = [record for distribution in found.values() for record in _declared(distribution)]
     return sorted(records, key=lambda record: (record.group, record.name, record.distribution))
+
+
+def _declared(distribution: metadata.Distribution) -> Iterator[LoadRecord]:
+    entries = [entry for entry in distribution.entry_points if entry.group.startswith(_PREFIXES)]
+    stated = {entry.name: entry.value for entry in entries if entry.group == versions.GROUP and entry.name in NOUNS}
+    name, version = distribution.metadata["Name"], distribution.version or ""
+    for entry in entries:
+        if entry.group != versions.GROUP or entry.name not in NOUNS:
+            yield LoadRecord(
+                group=entry.group,
+                name=entry.name,
+                value=entry.value,
+                distribution=name,
+                version=version,
+                interface_versions=stated.get(entry.group, ""),
+            )
 
 
 def _name_if_ours(distribution: metadata.Distribution) -> str | None:
@@ -98,8 +104,8 @@ def find(group: str, name: str) -> LoadRecord | None:
     """Return the plugin that was asked for by name or `distribution:name`, or None when there is none.
 
     Raises:
-        ConfigError: VLLM_PLUGINS keeps it from being used.
-        Incompatible: Several packages provide the name.
+        ConfigError: VLLM_PLUGINS or MODULM_DISABLE_PLUGINS keeps it from being used.
+        Incompatible: Several packages provide the name, or it is written for other versions of the contract.
     """
     found = [record for record in records(group) if matches(name, record) and record.state != state.SKIPPED]
     chosen = [record for record in found if record.usable]
@@ -111,18 +117,24 @@ def find(group: str, name: str) -> LoadRecord | None:
     if len(held) > 1:
         raise Incompatible(duplicate(NOUNS[group], held))
     if found:
-        shut = found[0]
-        raise ConfigError(
-            f"{NOUNS[group]} {name!r} comes with {shut.origin} and is kept out: {shut.reason}. "
-            f"Add {shut.name!r} to {VARIABLE} to use it."
-        )
+        raise _kept_out(name, found[0])
     return None
 
 
+def _kept_out(name: str, record: LoadRecord) -> Exception:
+    why = f"{NOUNS[record.group]} {name!r} comes with {record.origin} and is kept out: {record.reason}."
+    if record.state == state.INCOMPATIBLE:
+        return Incompatible(why)
+    if policy().denies(record):
+        return ConfigError(f"{why} Take it out of {DENIED} to use it.")
+    return ConfigError(f"{why} Add {record.name!r} to {VARIABLE} to use it.")
+
+
 def notices() -> list[str]:
-    """Return what the user should know of the choice of plugins before any is loaded: typing errors, duplicates."""
+    """Return what the user should know of the choice before any is loaded: typing errors, duplicates, misfits."""
     found = records()
-    lines = [_unmatched(item, found) for item in policy().unmatched(found)]
+    lines = [_unmatched(variable, item, found) for variable, item in policy().unmatched(found)]
+    lines += [f"{record.asked} is left out: {record.reason}." for record in found if record.state == state.INCOMPATIBLE]
     for claimants in _claims(found):
         if len(claimants) > 1:
             lines.append(duplicate(NOUNS[claimants[0].group], claimants))
@@ -135,24 +147,36 @@ def announce() -> None:
     """Log the notices, and what VLLM_PLUGINS turned off; once per process.
 
     Raises:
-        Incompatible: VLLM_PLUGINS asks for a name that several packages provide (if strict: there is such a name).
-        UnknownName: If strict: VLLM_PLUGINS names what no package provides.
+        Incompatible: VLLM_PLUGINS asks for a name that several packages provide (if strict: there is such a name, or a
+            plugin that is written for other versions of its contract).
+        UnknownName: If strict: one of the variables names what no package provides.
     """
     discovery = _discovery.get()
     if discovery.announced:
         return
     missing = discovery.policy.unmatched(discovery.records)
     if missing and is_strict():
-        raise UnknownName(_unmatched(missing[0], discovery.records))
+        raise UnknownName(_unmatched(*missing[0], discovery.records))
+    misfits = [record for record in discovery.records if record.state == state.INCOMPATIBLE]
+    if misfits and is_strict():
+        raise Incompatible(f"{misfits[0].asked} is installed, but {misfits[0].reason}.")
     for claimants in _claims(discovery.records):
         if len(claimants) > 1 and (claimants[0].name in discovery.policy.items or is_strict()):
             raise Incompatible(duplicate(NOUNS[claimants[0].group], claimants))
     discovery.announced = True
     for line in notices():
         _log.warning("%s", line)
-    off = [f"{r.name} ({r.group}, {r.origin})" for r in discovery.records if r.state == state.DISABLED]
-    if off:
-        _log.warning("%s=%r turns off: %s.", VARIABLE, discovery.policy.text, ", ".join(off))
+    off = [record for record in discovery.records if record.state == state.DISABLED]
+    denied = [record for record in off if discovery.policy.denies(record)]
+    unnamed = [record for record in off if record not in denied]
+    if unnamed:
+        _log.warning("%s=%r turns off: %s.", VARIABLE, discovery.policy.text, _list(unnamed))
+    if denied:
+        _log.info("%s turns off: %s.", DENIED, _list(denied))
+
+
+def _list(found: Sequence[LoadRecord]) -> str:
+    return ", ".join(f"{record.name} ({record.group}, {record.origin})" for record in found)
 
 
 def _claims(found: Sequence[LoadRecord]) -> list[list[LoadRecord]]:
@@ -165,11 +189,12 @@ def _claims(found: Sequence[LoadRecord]) -> list[list[LoadRecord]]:
     return [claimants for key, claimants in claims.items() if key not in settled]
 
 
-def _unmatched(item: str, found: Sequence[LoadRecord]) -> str:
+def _unmatched(variable: str, item: str, found: Sequence[LoadRecord]) -> str:
     names = sorted({record.name for record in found} | {record.distribution for record in found})
-    listed = ", ".join(f"{record.name} ({record.group}, {record.origin})" for record in found) or "none"
+    advice = "Correct the name, or install its package into this environment."
+    if variable == DENIED:
+        advice = "Correct the name, or leave it out; what is built in cannot be turned off."
     return (
-        f"{VARIABLE} names {item!r}, but no installed package provides a plugin of that name."
-        f"{did_you_mean(item, names)} Discovered: {listed}. Correct the name, or install its package into this "
-        "environment."
+        f"{variable} names {item!r}, but no installed package provides a plugin of that name."
+        f"{did_you_mean(item, names)} Discovered: {_list(found) or 'none'}. {advice}"
     )

@@ -92,8 +92,14 @@ def load_logits_processors(extra: Sequence[type | str] = ()) -> list[type]:
     Raises:
         Broken: One fails to import; the cause is chained.
         ConfigError: A string of `extra` is not of that form.
-        Incompatible: One does not derive from `LogitsProcessor`.
+        Incompatible: One does not derive from `LogitsProcessor`, or is written for other versions of the contract.
     """
+    for record in discovery.records(LOGITS):
+        if record.state == state.INCOMPATIBLE:
+            raise Incompatible(
+                f"{record.asked} is installed, so it would be applied, but {record.reason}. To go on without it, "
+                f"uninstall it or set MODULM_DISABLE_PLUGINS={record.name}."
+            )
     found = [loading.checked(record, loading.load(record)) for record in discovery.usable(LOGITS)]
     return found + [_extra_processor(item) for item in extra]
 

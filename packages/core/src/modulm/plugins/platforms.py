@@ -100,7 +100,8 @@ def _named(asked: str) -> Platform:
 
 def _unknown(asked: str) -> PluginError:
     """A platform plugin that failed may be the one that was meant, so its failure is the answer."""
-    failed = [record for record in discovery.records(PLATFORM) if record.state == state.BROKEN]
+    unfit = (state.BROKEN, state.INCOMPATIBLE)
+    failed = [record for record in discovery.records(PLATFORM) if record.state in unfit]
     if failed:
         return Broken(f"Platform {asked!r} is not there, and a plugin that may provide it failed: {failed[0].reason}")
     names = [*PLATFORMS, *(record.name for record in discovery.records(PLATFORM) if record.usable)]

