@@ -39,6 +39,8 @@ GROUPS = {
 IMPORTED_AS = {"opentelemetry-api": "opentelemetry", "pyyaml": "yaml", "pyzmq": "zmq"}
 """Distributions whose module has another name."""
 _ENTRY = re.compile(r"^(?P<module>[A-Za-z_][\w.]*):(?P<attribute>[A-Za-z_][\w.]*)$")
+_MODULES = {"pytest11"}
+"""Groups whose entry points are modules."""
 _RANGE = re.compile(r">=(\d+)\.(\d+)(?:\.\d+)?,<(\d+)\.(\d+)$")
 
 
@@ -113,7 +115,7 @@ def _entry_points(package: Package) -> Iterator[str]:
         if group not in GROUPS | {"console_scripts"}:
             yield f"entry-point group {group!r} is unknown; there are {', '.join(sorted(GROUPS))}"
         for name, value in entries.items():
-            match = _ENTRY.match(value)
+            match = _ENTRY.match(f"{value}:__doc__" if group in _MODULES else value)
             if match is None:
                 yield f"entry point {name} = {value!r} of {group} is not 'module:attribute'"
                 continue
@@ -121,7 +123,7 @@ def _entry_points(package: Package) -> Iterator[str]:
             files = [file for file in (base.with_suffix(".py"), base / "__init__.py") if file.exists()]
             if not files:
                 yield f"entry point {name} of {group}: this package has no module {match['module']}"
-            elif not _defines(files[0], match["attribute"]):
+            elif group not in _MODULES and not _defines(files[0], match["attribute"]):
                 yield f"entry point {name} of {group}: {match['module']} has no {match['attribute']}"
 
 
