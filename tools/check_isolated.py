@@ -65,12 +65,18 @@ def fresh_environment(folder: Path) -> Path:
 
 
 def declared(package: Package, ours: dict[str, Package]) -> list[Package]:
-    """Return `package` and those of `ours` that it depends on, directly or through another."""
-    found = [package]
+    """Return `package` and those of `ours` that it or its tests depend on, directly or through another."""
+    found = [package, *tested_with(package, ours)]
     for one in found:
         names = [requirement_name(line) for line in one.project.get("dependencies", [])]
         found += [ours[name] for name in names if name in ours and ours[name] not in found]
     return found
+
+
+def tested_with(package: Package, ours: dict[str, Package]) -> list[Package]:
+    """Return those of `ours` that the package's tests ask for."""
+    names = [requirement_name(line) for line in package.test_requirements]
+    return [ours[name] for name in names if name in ours]
 
 
 def install_alone(wheels: Sequence[Path], tests_need: list[str], python: Path) -> None:
@@ -96,8 +102,10 @@ def check(package: Package, wheels: dict[str, Path], tiers: list[str]) -> None:
         python = fresh_environment(folder / "env")
         ours = {one.distribution: one for one in packages()}
         chosen = [wheels[one.folder] for one in declared(package, ours)]
-        install_alone(chosen, package.test_requirements, python)
-        extra = unasked(python, {package.distribution, "modulm-core"})
+        tests_need = [line for line in package.test_requirements if requirement_name(line) not in ours]
+        install_alone(chosen, tests_need, python)
+        asked = {one.distribution for one in tested_with(package, ours)}
+        extra = unasked(python, {package.distribution, "modulm-core", *asked})
         if extra:
             sys.exit(f"{package.distribution} brings {extra}, which it must not depend on.")
         imported = expected_import(package.folder)
