@@ -1,0 +1,36 @@
+"""The loaders of entry-point groups, over modulm's own: one record, one policy (VLLM_PLUGINS) and one order for both."""
+
+from collections.abc import Callable
+from typing import Any
+
+from modulm.errors import PluginError
+from modulm.plugins import discovery, families, loading
+from modulm.plugins.bootstrap import bootstrap
+from modulm.plugins.records import leave_out
+from vllm.logger import init_logger
+
+DEFAULT_PLUGINS_GROUP = families.GENERAL
+PLATFORM_PLUGINS_GROUP = families.PLATFORM
+IO_PROCESSOR_PLUGINS_GROUP = families.IO_PROCESSOR
+STAT_LOGGER_PLUGINS_GROUP = families.STAT_LOGGER
+ENDPOINT_PLUGINS_GROUP = families.ENDPOINT
+logger = init_logger(__name__)
+
+
+def load_plugins_by_group(group: str) -> dict[str, Callable[[], Any]]:
+    """Import what the plugins of a group name, and return it by entry point's name; calls none.
+
+    One that fails to import is left out with a warning, and shown as broken by `modulm plugins list`.
+    """
+    found = {}
+    for record in discovery.usable(group):
+        try:
+            found[record.name] = loading.load(record)
+        except PluginError as error:
+            leave_out(record, error)
+    return found
+
+
+def load_general_plugins() -> None:
+    """Run the general plugins of this process, each once; modulm's processes have done so already."""
+    bootstrap()
