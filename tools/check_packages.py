@@ -38,6 +38,8 @@ GROUPS = {
 }
 IMPORTED_AS = {"opentelemetry-api": "opentelemetry", "pyyaml": "yaml", "pyzmq": "zmq"}
 """Distributions whose module has another name."""
+ALSO_PROVIDES = {"compat-vllm": {"vllm"}}
+"""Packages with import names beside their own."""
 _ENTRY = re.compile(r"^(?P<module>[A-Za-z_][\w.]*):(?P<attribute>[A-Za-z_][\w.]*)$")
 _MODULES = {"pytest11"}
 """Groups whose entry points are modules."""
@@ -136,7 +138,8 @@ def _versions(stated: dict[str, str]) -> Iterator[str]:
 def _imports(package: Package) -> Iterator[str]:
     declared = {requirement_name(line) for line in package.requirements}
     imported = {IMPORTED_AS.get(name, name.replace("-", "_")) for name in declared}
-    known = {*sys.stdlib_module_names, *imported, expected_import(package.folder)}
+    own = {expected_import(package.folder), *ALSO_PROVIDES.get(package.folder, ())}
+    known = {*sys.stdlib_module_names, *imported, *own}
     known |= {"modulm"} if "modulm-core" in declared else set()
     for file in sorted(package.path.glob("src/**/*.py")):
         for node in ast.walk(ast.parse(file.read_text())):

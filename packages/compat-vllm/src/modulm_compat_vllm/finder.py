@@ -1,4 +1,4 @@
-"""`import vllm` is answered by `tree.py`. This file is read at every start of Python, so it is short and imports little.
+"""`import vllm` is answered by `tree.py`. This file is read at every start of Python: it is short and imports little.
 
 Knows names only; where to look next: `tree.py`.
 """
@@ -17,7 +17,9 @@ SWITCH = "MODULM_COMPAT_VLLM"
 class Finder:
     """In front of the other finders, as only so a folder called `vllm` in the working directory can be passed over."""
 
-    def find_spec(self, fullname: str, path: "Sequence[str] | None" = None, target: object = None) -> "ModuleSpec | None":
+    def find_spec(
+        self, fullname: str, path: "Sequence[str] | None" = None, target: object = None
+    ) -> "ModuleSpec | None":
         """Return where `vllm` or a module below it is; None for any other name, or where a real vLLM has it."""
         if fullname != "vllm" and not fullname.startswith("vllm."):
             return None

@@ -1,7 +1,7 @@
 """The modules under `vllm/`, found under the name `vllm`: one module object for each name.
 
-Refuses where another finder has a real vLLM, looking for it without importing it. What plugins import and the tree lacks
-is an error that says so. Called by `finder.py`.
+Refuses where another finder has a real vLLM, looking for it without importing it. What plugins import and the tree
+lacks is an error that says so. Called by `finder.py`.
 """
 
 import logging
@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import spec_from_file_location
+from types import ModuleType
 
 from modulm_compat_vllm.finder import FINDER, SWITCH
 
@@ -106,7 +107,8 @@ def _missing(fullname: str) -> ModuleNotFoundError:
 def _names(parent: str) -> list[str]:
     """Return the public names that a module says or defines, and the modules inside it."""
     module = sys.modules[parent]
-    own = [n for n, v in vars(module).items() if type(v) is not type(sys) and getattr(v, "__module__", parent) == parent]
+    values = {name: value for name, value in vars(module).items() if not isinstance(value, ModuleType)}
+    own = [name for name, value in values.items() if getattr(value, "__module__", parent) == parent]
     names = set(getattr(module, "__all__", own))
     for folder in getattr(module, "__path__", []):
         names.update(entry.partition(".")[0] for entry in os.listdir(folder))

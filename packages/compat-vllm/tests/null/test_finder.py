@@ -8,8 +8,9 @@ import sys
 from importlib import metadata
 from pathlib import Path
 
-import modulm_compat_vllm
 import pytest
+
+import modulm_compat_vllm
 
 
 def child(code, *, folder=None, **variables):
@@ -31,7 +32,7 @@ def test_the_distribution_installs_the_hook():
 
 def test_a_start_loads_two_small_modules_and_no_other():
     code = f"""
-import json, sys
+import json, os, sys
 sys.path.insert(0, {str(Path(modulm_compat_vllm.__file__).parents[1])!r})
 before = set(sys.modules)
 import modulm_compat_vllm.finder; modulm_compat_vllm.finder.at_start()
@@ -115,7 +116,8 @@ except ModuleNotFoundError as error:
 modulm_compat_vllm.install()
 modulm_compat_vllm.install()
 import vllm
-print(json.dumps([*answer, modulm_compat_vllm.status()["serving"], sum("Finder" == type(f).__name__ for f in sys.meta_path)]))
+finders = [finder for finder in sys.meta_path if type(finder).__name__ == "Finder"]
+print(json.dumps([*answer, modulm_compat_vllm.status()["serving"], len(finders)]))
 """
     reason = "the finder is not installed in this process (MODULM_COMPAT_VLLM='off')"
     assert child(code, MODULM_COMPAT_VLLM="off") == ["vllm", reason, True, 1]
@@ -134,7 +136,7 @@ def test_what_is_missing_is_named_with_what_there_is(statement, name, there):
     with pytest.raises(ModuleNotFoundError) as caught:
         exec(statement, {})
     text = str(caught.value)
-    assert text.startswith(f"{name!r} is not here: modulm-compat-vllm offers the part of vLLM 0.32.0's names that it maps")
+    assert text.startswith(f"{name!r} is not here: modulm-compat-vllm offers the part of vLLM 0.32.0's names ")
     assert there in text
 
 
@@ -150,6 +152,7 @@ def test_names_that_are_asked_for_as_attributes():
 def test_there_is_one_module_for_each_name():
     import vllm.inputs
     import vllm.outputs
+
     from modulm import outputs
 
     assert vllm.outputs.RequestOutput is outputs.RequestOutput

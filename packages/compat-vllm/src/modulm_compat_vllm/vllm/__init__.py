@@ -10,7 +10,7 @@ from typing import Any
 from modulm_compat_vllm import tree
 
 if __name__ != tree.NAME:
-    raise ImportError(f"{__name__!r} is the tree behind `import vllm`. Import it by that name: a second copy would not do.")
+    raise ImportError(f"{__name__!r} is the tree behind `import vllm`. Import it by that name, of which there is one.")
 
 import vllm.logger  # noqa: F401, E402  (gives logger `vllm` its handler)
 

@@ -1,13 +1,14 @@
-"""The loaders of entry-point groups, over modulm's own: one record, one policy (VLLM_PLUGINS) and one order for both."""
+"""The loaders of entry-point groups, over modulm's own: the same records, the same policy (VLLM_PLUGINS)."""
 
 from collections.abc import Callable
 from typing import Any
+
+from vllm.logger import init_logger
 
 from modulm.errors import PluginError
 from modulm.plugins import discovery, families, loading
 from modulm.plugins.bootstrap import bootstrap
 from modulm.plugins.records import leave_out
-from vllm.logger import init_logger
 
 DEFAULT_PLUGINS_GROUP = families.GENERAL
 PLATFORM_PLUGINS_GROUP = families.PLATFORM
