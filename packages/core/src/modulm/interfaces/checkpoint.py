@@ -1,8 +1,9 @@
 """Checkpoint file formats (family `modulm.checkpoints`): what is on disk, under transformers' names.
 
-A reader is opened in the front end (config, tokenizer) and in the worker (tensors). It never imports torch; opening,
-config and tokenizer never read tensor data. Every name is the one transformers uses
-("model.layers.0.self_attn.q_proj.weight"), whatever the file calls it.
+Everything runs in the engine's process, from one thread: `resolve.py` asks `matches`, opens one reader, and asks for
+configuration and tokenizer, which it sends to the front end; `worker/load.py` then reads each tensor once or twice.
+A reader never imports torch; opening, config and tokenizer never read tensor data. Every name is the one transformers
+uses ("model.layers.0.self_attn.q_proj.weight"), whatever the file calls it.
 """
 
 from abc import ABC, abstractmethod

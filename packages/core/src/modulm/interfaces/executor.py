@@ -1,4 +1,8 @@
-"""Executors (family `modulm.executors`): run plans on one or many workers. The engine's only view of devices."""
+"""Executors (family `modulm.executors`): run plans on one or many workers. The engine's only view of devices.
+
+Chosen by `EngineConfig.executor`. `launch.py` makes one per engine, in the engine's process, as `Class(worker)` with a
+worker whose model is loaded; everything else is called by `engine/loop.py`, from its thread.
+"""
 
 from abc import ABC, abstractmethod
 
@@ -6,7 +10,7 @@ from modulm.types import KVLayout, Plan, StepResult
 
 
 class Executor(ABC):
-    """Called by `engine/loop.py`, from its thread only."""
+    """What the engine calls, from one thread."""
 
     @abstractmethod
     def kv_layout(self) -> KVLayout:

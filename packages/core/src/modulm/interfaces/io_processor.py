@@ -1,7 +1,8 @@
 """IO processors (group `vllm.io_processor_plugins`): turn arbitrary data into prompts and outputs into arbitrary data.
 
-An entry point of the group is a function that returns the class path of an `IOProcessor`, or None to opt out. Loaded in
-the front end, when one is asked for by name.
+An entry point of the group is a function that returns the class path of an `IOProcessor`, or None to opt out.
+`load_io_processor` of `plugins/hooks.py` finds and checks one by name, in whatever process asks; nothing in core does
+so yet.
 """
 
 from abc import ABC, abstractmethod

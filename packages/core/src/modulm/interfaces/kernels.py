@@ -1,7 +1,9 @@
 """Kernel providers (family `modulm.kernels`): pack a `Weight` once, at load, then multiply by it.
 
-Packing is asked for by `worker/load.py`, and needs no torch where the provider does not; `supports` is asked once per
-weight. The packed weight is called by `nn/linear.py` and `nn/embedding.py`, once per layer and step.
+Everything runs in the engine's process, from one thread. One object is made per provider, without arguments, before
+the weights are read. `worker/load.py` asks `supports` once per weight and packs it with the first that accepts; that
+needs no torch where the provider does not. The packed weight is called by `nn/linear.py` and `nn/embedding.py`, once
+per layer and step. `program` is asked once, after the model was traced, where `runs_programs` says so.
 """
 
 from abc import ABC, abstractmethod

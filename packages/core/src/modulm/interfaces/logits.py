@@ -1,7 +1,9 @@
 """Batch-level logits processors (group `vllm.logits_processors`), with the semantics of vLLM's V1 interface.
 
-Built in the worker as `Class(config, device, is_pin_memory)`; `validate_params` is also called in the front end. State
-lives per batch row: `update_state` announces which rows left, came or moved before `apply` sees the new batch.
+An entry point of the group is the class itself. The worker builds one object in the engine's process, as
+`Class(config, device, is_pin_memory)`, and calls it from one thread, once per step; the front end calls
+`validate_params`, once per request, in its own process. State lives per batch row: `update_state` announces which
+rows left, came or moved before `apply` sees the new batch.
 """
 
 from abc import ABC, abstractmethod

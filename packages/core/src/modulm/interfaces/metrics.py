@@ -1,9 +1,9 @@
 """Stat loggers (group `vllm.stat_logger_plugins`): told after every engine step what happened and how things stand.
 
-An entry point of the group is the class itself. The front end of a server makes one object per engine of a
-`StatLoggerBase`, and one for all engines of an `AggregateStatLoggerBase`; offline there are none. Every logger is
-called from a thread of its own, so it may be slow: then it is behind, and no step waits for it. One that raises is
-called no more. The statistics are those of `types.py`, under vLLM's names.
+An entry point of the group is the class itself. `AsyncLLM` makes one object per engine of a `StatLoggerBase`, and one
+for all engines of an `AggregateStatLoggerBase`, in its own process, never in the engine's; offline there are none.
+Every logger is called from a thread of its own, so it may be slow: then it is behind, and no step waits for it. One
+that raises is called no more. The statistics are those of `types.py`, under vLLM's names.
 """
 
 from abc import ABC, abstractmethod

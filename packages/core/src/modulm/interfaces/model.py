@@ -1,7 +1,9 @@
 """Model architectures (family `modulm.models`): ordinary torch modules built from `modulm.nn`.
 
-Built by the worker with parameters on the meta device, filled from the checkpoint, called once per step. A model knows
-neither quantization nor kernels nor block tables: `nn` layers take those from `ForwardBatch`.
+Built by the worker in the engine's process, with parameters on the meta device, filled from the checkpoint, then called
+from one thread: `forward` once per step, `compute_logits` once per step for the rows that need them. Where kernels run
+programs, both are called once with `Traced` values instead, to record the model. A model knows neither quantization nor
+kernels nor block tables: `nn` layers take those from `ForwardBatch`.
 """
 
 from collections.abc import Mapping

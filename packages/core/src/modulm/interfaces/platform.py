@@ -1,7 +1,8 @@
 """Platforms (group `vllm.platform_plugins`, and core's own): the device a worker runs on.
 
 An entry point of the group is a function without arguments that returns the class path of a `Platform`
-("pkg.mod.Class") or None for "not here". The class is made once per process, without arguments, on first use.
+("pkg.mod.Class") or None for "not here": it must be cheap and import nothing heavy, as it is called on every machine.
+The class is made once, without arguments, in the process that has the engine; a front end beside it asks no platform.
 """
 
 from abc import ABC, abstractmethod
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Platform(ABC):
-    """One kind of device. Methods are called in the worker process unless said otherwise."""
+    """One kind of device, called by `resolve.py` before anything is built and by the worker afterwards."""
 
     name: ClassVar[str]
     device_type: ClassVar[str]
@@ -58,7 +59,7 @@ class Platform(ABC):
         return Accepted()
 
     def check_and_update_config(self, config: "EngineConfig") -> None:
-        """Look at, or change in place, the engine's configuration; raise `ConfigError` to refuse it. Front end."""
+        """Look at, or change in place, the engine's configuration; raise `ConfigError` to refuse it. Called first."""
 
     def manual_seed(self, seed: int) -> None:
         """Seed the device's global generators."""

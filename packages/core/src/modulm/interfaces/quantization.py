@@ -3,6 +3,10 @@
 A `Weight` is one of few canonical kinds, so that every format reaches every kernel. Kinds hold numpy arrays, often
 read-only views on a mapped file, and say nothing of how to multiply: `interfaces/kernels.py` does. All are
 [out_features, in_features], row-major. bfloat16 and 8-bit floats are the dtypes of that name in `ml_dtypes`.
+
+Everything runs in the engine's process, from one thread, while a model loads: `resolve.py` takes the scheme that the
+checkpoint's `quant_method` (or file format, or the user) names, and `worker/load.py` asks it once per layer. Nothing is
+called once the model is loaded.
 """
 
 from abc import ABC, abstractmethod
@@ -130,7 +134,7 @@ CANONICAL: tuple[type[Weight], ...] = (
 
 
 class QuantizationScheme(ABC):
-    """How one checkpoint format stores its weights. Made once per model load, in the worker."""
+    """How one checkpoint format stores its weights. Made once per model load."""
 
     name: ClassVar[str]
 
