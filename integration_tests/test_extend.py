@@ -4,17 +4,22 @@ A block that begins with a comment naming a file is that file; other blocks of P
 processes of their own, in the package's folder. A `text` block is what the one before it prints, `...` being anything.
 """
 
+import hashlib
+import json
 import os
 import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = [path for path in sorted((ROOT / "docs/extend").glob("*.md")) if "pyproject.toml\n" in path.read_text()]
+PAGES = sorted((ROOT / "docs/extend").glob("*.md"))
+EXAMPLES = sorted((ROOT / "docs/extend/examples").glob("*.py"))
 PIP = """#!{python}
 # `pip install -e .` of these pages, without an index: the wheel is built, and unpacked where PYTHONPATH says.
 import pathlib, subprocess, sys, zipfile
@@ -60,9 +65,13 @@ class Reader:
 
     def does(self, language, text):
         name = file_of(text)
+        if language not in ("python", "sh", "text", "toml"):
+            raise AssertionError(f"what is done with a block of {language}?")
         if name:
             (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
             (self.folder / name).write_text(text)
+        elif language == "toml":
+            tomllib.loads(text)  # part of a file that is shown whole elsewhere
         elif language == "text":
             assert re.search(pattern(text), self.printed), f"expected:\n{text}\nprinted:\n{self.printed}"
         else:
@@ -76,12 +85,132 @@ class Reader:
         self.printed = done.stdout
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("page", [page for page in PAGES if "```" in page.read_text()], ids=lambda path: path.stem)
 def test_a_reader_who_does_what_the_page_says_succeeds(page, tmp_path):
     reader = Reader(tmp_path)
     for language, text in blocks(page):
         reader.does(language, text)
 
 
-def test_there_are_pages():
-    assert {page.stem for page in PAGES} >= {"attention"}
+def test_a_reader_notices_what_is_not_true(tmp_path):
+    reader = Reader(tmp_path)
+    reader.does("python", "print('the answer is 42')")
+    reader.does("text", "the ... 42\n")
+    with pytest.raises(AssertionError, match="41"):
+        reader.does("text", "41\n")
+    with pytest.raises(AssertionError, match="ZeroDivisionError"):
+        reader.does("python", "1 / 0")
+    with pytest.raises(AssertionError, match="no-such-command"):
+        reader.does("sh", "no-such-command\ntrue\n")
+
+
+ENTRIES = """
+[vllm.general_plugins]
+general = your_package.general:register
+[vllm.platform_plugins]
+limited = your_package.platform:probe
+[vllm.endpoint_plugins]
+queue = your_package.endpoint:Queue
+[vllm.io_processor_plugins]
+temperatures = your_package.io_processor:entry
+[vllm.logits_processors]
+forbid = your_package.logits:Forbid
+[modulm.checkpoints]
+npz = your_package.checkpoint:NumpyCheckpoint
+[modulm.executors]
+timed = your_package.executor:TimedExecutor
+[modulm.kernels]
+float64 = your_package.kernels:Float64Kernels
+[modulm.lora_resolvers]
+folders = your_package.lora:Folders
+"""
+USE = """
+import asyncio, hashlib, json, pathlib, sys
+from fastapi import FastAPI
+from fastapi.testclient import TestClient
+from modulm import AsyncLLM, ModelRegistry, SamplingParams
+from modulm.config import EngineConfig
+from modulm.plugins import hooks
+from modulm.plugins.registry import registry
+
+async def tokens(llm, **extra):
+    params = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True, **extra)
+    async for output in llm.generate({"prompt_token_ids": [5, 6]}, params):
+        pass
+    return list(output.outputs[0].token_ids)
+
+async def refusal(llm):
+    try:
+        await tokens(llm, extra_args={"forbid": "all"})
+    except ValueError as error:
+        return str(error)
+
+def main():
+    config = EngineConfig.make(model="model", executor="timed", kernels="float64", num_kv_blocks=40, dtype="float32")
+    llm = AsyncLLM.from_config(config, in_process=True)
+    chosen = {choice["family"]: choice["chosen"] for choice in llm.describe()["choices"]}
+    plain = asyncio.run(tokens(llm))
+    answer = {"chosen": chosen, "plain": plain, "other": asyncio.run(tokens(llm, extra_args={"forbid": plain[:1]}))}
+    answer["refusal"] = asyncio.run(refusal(llm))
+    answer["mine"] = "MyLlamaForCausalLM" in ModelRegistry.get_supported_archs()
+    (queue,) = hooks.load_endpoint_plugins(["generate"])
+    app = FastAPI()
+    queue.attach_router(app)
+    asyncio.run(queue.init_state(llm, app.state, None))
+    answer["queue"] = TestClient(app).get("/queue").json()
+    llm.shutdown()
+    processor = hooks.load_io_processor("temperatures")(config, None)
+    answer["prompt"] = processor.pre_process(processor.parse_data({"temperatures": [21, 23]}))
+    folder = pathlib.Path("adapters/mine")
+    folder.mkdir(parents=True)
+    (folder / "adapter_config.json").write_text("{}")
+    (folder / "adapter_model.safetensors").write_bytes(b"weights")
+    resolver = registry("modulm.lora_resolvers").get("folders")()
+    found = [asyncio.run(resolver.resolve_lora("base", name)) for name in ("mine", "../adapters/mine", "yours")]
+    answer["adapters"] = [adapter and [adapter.name, adapter.key] for adapter in found]
+    print(json.dumps(answer))
+
+main()
+"""
+
+
+def test_the_examples_of_the_contracts_serve_an_engine(tmp_path, tiny_llama):
+    """All in one distribution, declared as a reader would."""
+    reader = Reader(tmp_path)
+    np.savez(reader.folder / "model.npz", **tiny_llama(reader.folder / "model"))
+    (reader.folder / "model.npz").rename(reader.folder / "model/model.npz")
+    site = tmp_path / "site"
+    shutil.copytree(ROOT / "docs/extend/examples", site / "your_package")
+    info = site / "your_package-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: your-package\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(ENTRIES)
+    assert set(re.findall(r"your_package\.(\w+)", ENTRIES)) == {path.stem for path in EXAMPLES}
+    reader.environment["VLLM_PLUGINS"] = "your-package"
+    reader.does("python", USE)
+    *said, last = reader.printed.splitlines()
+    assert re.fullmatch(r"\d+ steps took 0\.\d+ s", "\n".join(said))
+    answer = json.loads(last)
+    chosen = {"platform": "limited", "modulm.checkpoints": "npz", "modulm.attention": "torch"}
+    assert answer["chosen"].items() >= chosen.items()
+    assert answer["plain"][0] != answer["other"][0] and len(answer["other"]) == 6
+    assert answer["plain"] == greedy(reader.folder / "model", [5, 6], 6)
+    assert "forbid='all' is refused" in answer["refusal"] and answer["mine"]
+    assert answer["queue"] == {"running": 0, "waiting": 0}
+    assert answer["prompt"] == "Temperatures today: 21, 23. The weather was"
+    assert answer["adapters"] == [["mine", hashlib.sha256(b"weights").hexdigest()], None, None]
+
+
+def greedy(folder, ids, count):
+    """What the model says by transformers, from the same tensors."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    model = LlamaForCausalLM(LlamaConfig.from_pretrained(folder))
+    tensors = {name: torch.from_numpy(array) for name, array in np.load(folder / "model.npz").items()}
+    model.load_state_dict({**tensors, "lm_head.weight": tensors["model.embed_tokens.weight"]})
+    ids = list(ids)
+    with torch.inference_mode():
+        for _ in range(count):
+            ids.append(model(torch.tensor([ids])).logits[0, -1].argmax().item())
+    return ids[-count:]

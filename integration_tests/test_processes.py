@@ -13,8 +13,8 @@ import sys
 import time
 from collections import Counter
 
-import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from modulm.plugins.families import FAMILIES, GENERAL, HOOKS, NOUNS, PROCESS_KINDS, PROCESSES
 
@@ -150,7 +150,7 @@ class Site:
         for option in PARSER_FILES:
             (folder / f"{option}.py").write_text(f"from witness_notes import note\nnote({option!r})\n")
         self.options = {
-            **OPTIONS, "model": str(checkpoint(folder / "model")),
+            **OPTIONS, "model": str(folder / "model"),
             **{option: str(folder / f"{option}.py") for option in PARSER_FILES},
         }  # fmt: skip
         self.environment = {
@@ -195,34 +195,10 @@ class Site:
         return found
 
 
-def checkpoint(folder):
-    """Write a Llama of one layer with random weights, whose config names the witness's architecture."""
-    from safetensors.numpy import save_file
-    from tokenizers import Tokenizer, models
-
-    folder.mkdir()
-    size, random = 8, np.random.default_rng(1)
-    config = {
-        "architectures": ["WitnessForCausalLM"], "model_type": "llama", "hidden_size": size, "intermediate_size": size,
-        "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 2, "vocab_size": 16,
-        "rms_norm_eps": 1e-5, "max_position_embeddings": 64, "tie_word_embeddings": True, "eos_token_id": 1,
-    }  # fmt: skip
-    (folder / "config.json").write_text(json.dumps(config))
-    (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": "b"}))
-    Tokenizer(models.BPE({chr(97 + index): index for index in range(16)}, [])).save(str(folder / "tokenizer.json"))
-    layer = [f"self_attn.{name}_proj" for name in "qkvo"] + [f"mlp.{name}_proj" for name in ("gate", "up", "down")]
-    shapes = {f"model.layers.0.{name}.weight": (size, size) for name in layer}
-    norms = ["model.norm", *(f"model.layers.0.{name}_layernorm" for name in ("input", "post_attention"))]
-    shapes |= {f"{name}.weight": (size,) for name in norms} | {"model.embed_tokens.weight": (16, size)}
-    save_file(
-        {name: random.normal(size=shape).astype(np.float32) for name, shape in shapes.items()},
-        folder / "model.safetensors",
-    )
-    return folder
-
-
 @pytest.fixture
-def site(tmp_path):
+def site(tmp_path, tiny_llama):
+    tensors = tiny_llama(tmp_path / "model", architecture="WitnessForCausalLM")
+    save_file(tensors, tmp_path / "model/model.safetensors")
     return Site(tmp_path)
 
 

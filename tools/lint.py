@@ -23,6 +23,7 @@ def checks() -> dict[str, list[str]]:
         "layout": [python, "tools/check_packages.py"],
         "sizes": [python, "tools/sizes.py", "--quiet"],
         "known": [python, "tools/gen_known.py", "--check"],
+        "contracts": [python, "tools/gen_contracts.py", "--check"],
         "lock": [python, "tools/lock.py", "--check"],
         "changes": [python, "tools/release.py", "--check"],
         "imports": [f"{bin_folder}/lint-imports", "--no-logo"],
@@ -56,7 +57,7 @@ def main() -> int:
             text=True,
         )
         word = "ok" if run.returncode == 0 else "FAILED"
-        print(f"lint {name:<8} {word:<7} {time.monotonic() - started:5.1f} s", flush=True)
+        print(f"lint {name:<9} {word:<7} {time.monotonic() - started:5.1f} s", flush=True)
         if run.returncode:
             failed.append(name)
             print(f"$ {' '.join(commands[name])}\n{run.stdout}", flush=True)

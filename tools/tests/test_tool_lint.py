@@ -84,7 +84,7 @@ def test_an_import_for_types_only_is_allowed(rooms):
 
 def test_every_check_is_there():
     assert set(lint.checks()) == {
-        *("style", "format", "layout", "sizes", "known", "lock", "changes", "imports", "types"),
+        *("style", "format", "layout", "sizes", "known", "contracts", "lock", "changes", "imports", "types"),
     }
 
 

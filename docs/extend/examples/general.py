@@ -1,0 +1,10 @@
+"""Registers by string what other modules of the package hold: nothing heavy is imported until it is chosen."""
+
+from modulm import ModelRegistry
+from modulm.plugins.registry import registry
+
+
+def register() -> None:
+    """The entry point. Called once in every process, so it must be quick and may not touch a device."""
+    ModelRegistry.register_model("MyLlamaForCausalLM", "your_package.model:MyLlama")
+    registry("modulm.attention").register("mine", "your_package.backend:MyAttention")
