@@ -123,6 +123,10 @@ timed = your_package.executor:TimedExecutor
 float64 = your_package.kernels:Float64Kernels
 [modulm.lora_resolvers]
 folders = your_package.lora:Folders
+[modulm.tool_parsers]
+marked = your_package.parsers:Marked
+[modulm.reasoning_parsers]
+tagged = your_package.parsers:Tagged
 """
 USE = """
 import asyncio, hashlib, json, pathlib, sys
@@ -168,6 +172,13 @@ def main():
     resolver = registry("modulm.lora_resolvers").get("folders")()
     found = [asyncio.run(resolver.resolve_lora("base", name)) for name in ("mine", "../adapters/mine", "yours")]
     answer["adapters"] = [adapter and [adapter.name, adapter.key] for adapter in found]
+    text = '<think>Where?</think>It is <call>weather {"city": "Paris"}</call> so'
+    first, then = (registry(f"modulm.{kind}_parsers").get(name)
+                   for kind, name in (("reasoning", "tagged"), ("tool", "marked")))
+    thought = first.parse(text)
+    parsed = then.parse(thought.content)
+    calls = [[call.name, call.arguments] for call in parsed.calls]
+    answer["parsed"] = [thought.reasoning, parsed.content, calls]
     print(json.dumps(answer))
 
 main()
@@ -198,6 +209,7 @@ def test_the_examples_of_the_contracts_serve_an_engine(tmp_path, tiny_llama):
     assert "forbid='all' is refused" in answer["refusal"] and answer["mine"]
     assert answer["queue"] == {"running": 0, "waiting": 0}
     assert answer["prompt"] == "Temperatures today: 21, 23. The weather was"
+    assert answer["parsed"] == ["Where?", "It is  so", [["weather", '{"city": "Paris"}']]]
     assert answer["adapters"] == [["mine", hashlib.sha256(b"weights").hexdigest()], None, None]
 
 

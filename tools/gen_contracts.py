@@ -56,6 +56,11 @@ CONTRACTS = {
     "lora": Contract(("interfaces/lora.py",), ("modulm.lora_resolvers",), "examples/lora.py"),
     "metrics": Contract(("interfaces/metrics.py",), ("vllm.stat_logger_plugins",), "stat-logger.md"),
     "model": Contract(("interfaces/model.py",), ("modulm.models",), "model.md"),
+    "parsers": Contract(
+        ("interfaces/parsers.py", "interfaces/reading.py"),
+        ("modulm.tool_parsers", "modulm.reasoning_parsers"),
+        "examples/parsers.py",
+    ),
     "platform": Contract(("interfaces/platform.py",), ("vllm.platform_plugins",), "examples/platform.py"),
     "program": Contract(("interfaces/program.py",), title="Step programs (`KernelProvider.program`)"),
     "quantization": Contract(("interfaces/quantization.py",), ("modulm.quantization",), "quantization.md"),
@@ -153,7 +158,7 @@ def _names(path: Path, only: tuple[str, ...]) -> Iterator[str]:
         elif isinstance(node, ast.Assign | ast.AnnAssign) and not only:
             name = ast.unparse(node.target if isinstance(node, ast.AnnAssign) else node.targets[0])
             if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant) and not name.startswith("_"):
-                yield from (f"### `{name}`", _code(ast.unparse(node)), str(after.value.value))
+                yield from (f"### `{name}`", _code(ast.get_source_segment(text, node) or ""), str(after.value.value))
 
 
 def _is_shown(name: str, only: tuple[str, ...]) -> bool:
@@ -209,7 +214,7 @@ def _prose(docstring: str) -> str:
         else:
             in_section = in_section and (not line or line.startswith(" "))
             lines.append(f"  {line.strip()}" if in_section and line else line)
-    return "\n".join(lines).strip()
+    return "\n".join(lines).strip().replace("](", "]\\(")  # an index and an argument, no link
 
 
 def main() -> int:
