@@ -5,6 +5,7 @@ import ast
 import pytest
 
 import gen_contracts
+import source_names
 from gen_contracts import CONTRACTS
 from modulm.plugins.families import NOUNS
 from workspace import ROOT
@@ -60,4 +61,4 @@ def test_a_changed_signature_makes_a_page_stale(tmp_path):
 def test_sections_of_a_docstring_become_lists():
     text = "What it is.\n\nArgs:\n    a, b: First,\n        and more.\n    c: Last.\n\nRaises:\n    ValueError: No.\n"
     want = "What it is.\n\n*Args*\n\n- `a, b`: First,\n  and more.\n- `c`: Last.\n\n*Raises*\n\n- `ValueError`: No."
-    assert gen_contracts._prose(text) == want
+    assert source_names.prose(text) == want
