@@ -9,6 +9,7 @@ import json
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import tomllib
@@ -86,10 +87,10 @@ class Reader:
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if "```" in page.read_text()], ids=lambda path: path.stem)
-def test_a_reader_who_does_what_the_page_says_succeeds(page, tmp_path):
+def test_a_reader_who_does_what_the_page_says_succeeds(page, tmp_path, free_port):
     reader = Reader(tmp_path)
     for language, text in blocks(page):
-        reader.does(language, text)
+        reader.does(language, text.replace("8000", str(free_port)))
 
 
 def test_a_reader_notices_what_is_not_true(tmp_path):

@@ -1,7 +1,6 @@
 """Registers by string what other modules of the package hold: nothing heavy is imported until it is chosen."""
 
-from modulm import ModelRegistry
-from modulm.plugins.registry import registry
+from modulm import ModelRegistry, registry
 
 
 def register() -> None:

@@ -1,7 +1,14 @@
 """Reads `<call>NAME {"city": "Paris"}</call>`, and `<think>...</think>` before the answer."""
 
-from modulm.interfaces.parsers import CallArguments, CallStart, Content, Reasoning, ReasoningParser, ToolParser
-from modulm.interfaces.reading import TextParser
+from modulm.interfaces.parsers import (
+    CallArguments,
+    CallStart,
+    Content,
+    Reasoning,
+    ReasoningParser,
+    TextParser,
+    ToolParser,
+)
 
 
 class Marked(TextParser, ToolParser):

@@ -8,7 +8,9 @@ if TYPE_CHECKING:
     from modulm.llm import LLM as LLM
     from modulm.outputs import CompletionOutput as CompletionOutput
     from modulm.outputs import RequestOutput as RequestOutput
+    from modulm.plugins.bootstrap import bootstrap as bootstrap
     from modulm.plugins.models import ModelRegistry as ModelRegistry
+    from modulm.plugins.registry import registry as registry
     from modulm.sampling_params import RequestOutputKind as RequestOutputKind
     from modulm.sampling_params import SamplingParams as SamplingParams
 
@@ -20,6 +22,8 @@ _WHERE = {
     "RequestOutput": "modulm.outputs",
     "RequestOutputKind": "modulm.sampling_params",
     "SamplingParams": "modulm.sampling_params",
+    "bootstrap": "modulm.plugins.bootstrap",
+    "registry": "modulm.plugins.registry",
 }
 __all__ = [
     "AsyncLLM",
@@ -29,6 +33,8 @@ __all__ = [
     "RequestOutput",
     "RequestOutputKind",
     "SamplingParams",
+    "bootstrap",
+    "registry",
 ]
 
 

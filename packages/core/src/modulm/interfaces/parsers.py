@@ -3,7 +3,7 @@
 A parser object reads one response, once, from its first character to its last. Text comes in pieces cut anywhere, and
 what is reported must not depend on the cuts: parsing a whole text is defined as pushing it in one piece (`parse`).
 Derive from `TextParser` (`reading.py`) as well, and that holds by construction; write `push` and `finish` yourself only
-where the format forces you to.
+where the format forces you to. Everything that a parser needs can be imported from here.
 
 Everything here runs in the front end's process. Class methods are called while the server starts; `adjust` and the
 constructor for each completion, in the thread that submits the request; `push` and `finish` in the thread that polls
@@ -18,12 +18,16 @@ import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import msgspec
 
 from modulm.interfaces.support import Rejected, Support
-from modulm.sampling_params import SamplingParams
+from modulm.sampling_params import SamplingParams as SamplingParams
+
+if TYPE_CHECKING:
+    from modulm.interfaces.reading import GrowingText as GrowingText
+    from modulm.interfaces.reading import TextParser as TextParser
 
 
 class Content(msgspec.Struct, frozen=True):
@@ -203,3 +207,12 @@ class ReasoningParser(ResponseParser):
 
     start_marker: ClassVar[str | None] = None
     end_marker: ClassVar[str | None] = None
+
+
+def __getattr__(name: str) -> Any:
+    """`TextParser` and `GrowingText`, which need this module first: parser files import from one place, for good."""
+    if name not in ("GrowingText", "TextParser"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from modulm.interfaces import reading
+
+    return getattr(reading, name)
