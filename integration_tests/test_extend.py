@@ -4,11 +4,14 @@ A block that begins with a comment naming a file is that file; other blocks of P
 processes of their own, in the package's folder. A `text` block is what the one before it prints, `...` being anything.
 """
 
+import contextlib
 import hashlib
 import json
 import os
 import re
 import shutil
+import signal
+import socket
 import subprocess
 import sys
 import tomllib
@@ -78,11 +81,23 @@ class Reader:
             self.run({"python": [sys.executable, "-c"], "sh": [shutil.which("sh"), "-e", "-c"]}[language], text)
 
     def run(self, command, text):
-        done = subprocess.run(
-            [*command, text], cwd=self.folder, env=self.environment, capture_output=True, text=True, timeout=200
-        )
-        assert done.returncode == 0, f"{text}\n{done.stdout}\n{done.stderr}"
-        self.printed = done.stdout
+        process = subprocess.Popen(
+            [*command, text], cwd=self.folder, env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            text=True, start_new_session=True,
+        )  # fmt: skip
+        try:
+            self.printed, complaints = process.communicate(timeout=200)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # what it has left behind
+        assert process.returncode == 0, f"{text}\n{self.printed}\n{complaints}"
+
+
+@pytest.fixture
+def free_port():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if "```" in page.read_text()], ids=lambda path: path.stem)
