@@ -1,7 +1,7 @@
 """Between modulm's `EngineConfig` and vLLM's configuration: a view of the one as the other, and changes taken back.
 
-A change that a platform makes to the view is honoured, or is known to make no difference, or is refused by name: none is
-dropped. Knows no platform; `platform.py` calls this.
+A change that a platform makes to the view is honoured, or is known to make no difference, or is refused by name: none
+is dropped. Knows no platform; `platform.py` calls this.
 """
 
 import copy
@@ -9,9 +9,6 @@ import dataclasses
 import functools
 from typing import Any
 
-from modulm.config import EngineConfig
-from modulm.errors import ConfigError
-from modulm.log import logger
 from vllm.config import (
     AttentionConfig,
     CacheConfig,
@@ -22,6 +19,10 @@ from vllm.config import (
     SchedulerConfig,
     VllmConfig,
 )
+
+from modulm.config import EngineConfig
+from modulm.errors import ConfigError
+from modulm.log import logger
 
 _HONOURED = {
     "model_config": {

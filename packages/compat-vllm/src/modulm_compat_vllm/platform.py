@@ -1,13 +1,17 @@
 """Platforms of vLLM's kind as platforms of modulm's, and the other way round for `vllm.platforms.current_platform`.
 
-What a plugin's class says is asked where modulm asks; what it leaves to its base is answered by modulm's own platform for
-the same kind of device, where there is one. Where to look next: `config.py` for its changes to the configuration,
+What a plugin's class says is asked where modulm asks; what it leaves to its base is answered by modulm's own platform
+for the same kind of device, where there is one. Where to look next: `config.py` for its changes to the configuration,
 `worker.py` for the worker class it names.
 """
 
 import functools
 import inspect
 from typing import TYPE_CHECKING, Any, ClassVar, cast
+
+from vllm.config import VllmConfig, set_current_vllm_config
+from vllm.platforms.interface import Platform as VllmPlatform
+from vllm.platforms.interface import PlatformEnum
 
 from modulm.errors import ConfigError, Incompatible, ModulmError, Unsupported
 from modulm.interfaces.platform import Platform
@@ -18,9 +22,6 @@ from modulm.plugins.platforms import current_platform
 from modulm.plugins.registry import registry
 from modulm_compat_vllm import config as configs
 from modulm_compat_vllm import worker
-from vllm.config import VllmConfig, set_current_vllm_config
-from vllm.platforms.interface import Platform as VllmPlatform
-from vllm.platforms.interface import PlatformEnum
 
 if TYPE_CHECKING:
     import torch
@@ -67,8 +68,8 @@ def adapted(plugin_class: type[VllmPlatform]) -> type[Platform]:
     base = built_in(device_type)
     if base is None and not _says(plugin_class, "get_device_total_memory"):
         raise Incompatible(
-            f"{asked} is for device_type={device_type!r}, of which modulm has no platform of its own ({', '.join(PLATFORMS)}"
-            " it has), and does not say how much memory there is. Add get_device_total_memory."
+            f"{asked} is for device_type={device_type!r} and does not say how much memory there is. modulm knows that "
+            f"of {' and '.join(PLATFORMS)} only. Add get_device_total_memory."
         )
     said = {
         "plugin_class": plugin_class,
@@ -165,7 +166,7 @@ class PlatformAdapter(Platform):
         answer = found.get(name).supports(spec)
         if isinstance(answer, Rejected):
             raise Unsupported(
-                f"Platform {self.name!r} chooses the attention backend {path!r}, which refuses a layer: {answer.reason}. "
+                f"Platform {self.name!r} chooses attention backend {path!r}, which refuses a layer: {answer.reason}. "
                 "Name another with --attention-backend, or mend the platform's get_attn_backend_cls."
             )
         return (name,)
@@ -219,8 +220,8 @@ class PlatformAdapter(Platform):
     def _use_worker(self, path: Any, config: "EngineConfig", seen: VllmConfig) -> None:
         if config.executor != "inprocess":
             raise ConfigError(
-                f"Platform {self.name!r} sets worker_cls={path!r}, which takes the place of executor={config.executor!r}, "
-                "which was asked for. Leave the option out, or choose another platform with --device."
+                f"Platform {self.name!r} sets worker_cls={path!r}, but executor={config.executor!r} was asked for, and "
+                "the one takes the place of the other. Leave the option out, or choose another platform with --device."
             )
         config.executor = worker.executor_for(path, seen)
 

@@ -8,14 +8,15 @@ those is refused. Executors are how modulm lets somebody in between: `executor_f
 import functools
 from typing import Any, ClassVar, cast
 
+from vllm.config import VllmConfig, set_current_vllm_config
+from vllm.v1.core.sched.output import SchedulerOutput
+from vllm.v1.worker.engine_worker import EngineWorker
+
 from modulm.errors import ConfigError, Incompatible
 from modulm.interfaces.executor import Executor
 from modulm.plugins import refs
 from modulm.plugins.registry import registry
 from modulm.types import KVLayout, Plan, StepResult
-from vllm.config import VllmConfig, set_current_vllm_config
-from vllm.v1.core.sched.output import SchedulerOutput
-from vllm.v1.worker.engine_worker import EngineWorker
 
 _FAMILY = "modulm.executors"
 _NOT_ASKED = (
@@ -30,7 +31,8 @@ def executor_for(path: Any, vllm_config: VllmConfig) -> str:
     """Register an executor whose worker is the class at `path`, and return its name. Raises `ConfigError`."""
     if not isinstance(path, str) or path.count(".") < 1:
         raise ConfigError(
-            f"worker_cls={path!r} is refused: it must be a class path, 'module.Class', as a string. Correct the platform."
+            f"worker_cls={path!r} is refused: it must be a class path, 'module.Class', as a string. Correct the "
+            "platform's check_and_update_config."
         )
     executor = _executor(path)
     executor.vllm_config = vllm_config
@@ -109,14 +111,14 @@ def _check(asked: str, worker_class: Any) -> None:
     bases = "vllm.v1.worker.cpu_worker.CPUWorker or vllm.v1.worker.gpu_worker.Worker"
     if not (isinstance(worker_class, type) and issubclass(worker_class, EngineWorker)):
         raise Incompatible(
-            f"{asked} does not derive from {bases}. modulm runs the model in a worker of its own, which those stand for: "
-            "a worker with a model runner of its own cannot run here."
+            f"{asked} does not derive from {bases}. modulm runs the model in a worker of its own, which those stand "
+            "for: a worker with a model runner of its own cannot run here."
         )
     own = [each for each in worker_class.__mro__ if not each.__module__.startswith("vllm.")]
     unasked = [name for name in _NOT_ASKED if any(name in vars(each) for each in own)]
     if unasked:
         raise Incompatible(
-            f"{asked} defines {', '.join(unasked)}, which modulm would never call: it loads the model, sizes the KV cache "
-            "and samples itself. A worker class may define init_device, load_model, compile_or_warm_up_model, "
+            f"{asked} defines {', '.join(unasked)}, which modulm would never call: it loads the model, sizes the KV "
+            "cache and samples itself. A worker class may define init_device, load_model, compile_or_warm_up_model, "
             "execute_model, check_health and shutdown, and must call super() in each."
         )

@@ -68,7 +68,7 @@ def build_app(
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        await endpoints.start(app, llm, args or argparse.Namespace())
+        await endpoints.start(app.state, llm, args or argparse.Namespace())
         yield
 
     document = None if options.disable_fastapi_docs else "/openapi.json"  # without it, /docs and /redoc go too

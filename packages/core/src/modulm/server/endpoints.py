@@ -17,13 +17,13 @@ TASKS = ("generate",)
 _CORE = "modulm's own server"
 
 
-def attach(app: FastAPI) -> None:
-    """Let each plugin add its routes, after core's. Sets `app.state.endpoint_plugins`.
+def attach(app: FastAPI, plugins: Sequence[Any] | None = None) -> None:
+    """Let each plugin add its routes, after core's: `plugins`, or those installed. Sets `app.state.endpoint_plugins`.
 
     Raises `Broken` when one fails, and `Incompatible` when a route has two owners.
     """
     owners = {route: _CORE for route in _routes(app)}
-    app.state.endpoint_plugins = load_endpoint_plugins(TASKS)
+    app.state.endpoint_plugins = load_endpoint_plugins(TASKS) if plugins is None else plugins
     for plugin in app.state.endpoint_plugins:
         mine = f"endpoint plugin {plugin.name!r}"
         before = list(app.router.routes)
@@ -41,11 +41,11 @@ def attach(app: FastAPI) -> None:
     app.openapi_schema = None
 
 
-async def start(app: FastAPI, llm: Any, args: argparse.Namespace) -> None:
-    """Give each plugin the engine's door and the app's state. Raises `Broken` when one fails."""
-    for plugin in app.state.endpoint_plugins:
+async def start(state: Any, llm: Any, args: argparse.Namespace) -> None:
+    """Give each plugin that was attached the engine's door and the app's `state`. Raises `Broken` when one fails."""
+    for plugin in getattr(state, "endpoint_plugins", ()):
         try:
-            await plugin.init_state(llm, app.state, args)
+            await plugin.init_state(llm, state, args)
         except Exception as error:
             raise _failed(f"endpoint plugin {plugin.name!r}", error) from error
 

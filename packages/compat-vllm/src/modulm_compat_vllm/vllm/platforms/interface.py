@@ -1,7 +1,8 @@
-"""`Platform`, the class that vLLM's platform plugins derive from, with what this engine asks of it and what it answers.
+"""`Platform`, the class that vLLM's platform plugins derive from, with what modulm asks of it and what it answers.
 
-Which of its methods have an effect here: see `modulm_compat_vllm/platform.py`, which stands for such a class in modulm's
-registries. Methods for what modulm does not do (communicators, graphs, passes) may be overridden and are not called.
+Which of its methods have an effect here: see `modulm_compat_vllm/platform.py`, which stands for such a class in
+modulm's registries. Methods for what modulm does not do (communicators, graphs, passes) may be overridden and are not
+called.
 """
 
 import functools
@@ -13,7 +14,6 @@ from vllm.logger import init_logger
 
 if TYPE_CHECKING:
     import torch
-
     from vllm.config import VllmConfig
     from vllm.v1.attention.backends.registry import AttentionBackendEnum
     from vllm.v1.attention.selector import AttentionSelectorConfig

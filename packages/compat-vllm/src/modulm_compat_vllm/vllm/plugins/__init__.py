@@ -1,12 +1,12 @@
 """The loaders of entry-point groups, over modulm's own: the same records, the same policy (VLLM_PLUGINS)."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from vllm.logger import init_logger
 
 from modulm.errors import PluginError
-from modulm.plugins import discovery, families, loading
+from modulm.plugins import discovery, families, hooks, loading
 from modulm.plugins.bootstrap import bootstrap
 from modulm.plugins.records import leave_out
 
@@ -35,3 +35,8 @@ def load_plugins_by_group(group: str) -> dict[str, Callable[[], Any]]:
 def load_general_plugins() -> None:
     """Run the general plugins of this process, each once; modulm's processes have done so already."""
     bootstrap()
+
+
+def load_endpoint_plugins(supported_tasks: Iterable[str] | None = None) -> list[Any]:
+    """Build the endpoint plugins that VLLM_PLUGINS names and whose task is supported; one that fails is left out."""
+    return hooks.load_endpoint_plugins(supported_tasks)
