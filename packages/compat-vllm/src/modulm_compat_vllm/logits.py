@@ -16,7 +16,7 @@ def adapted(plugin_class: type) -> type:
     def __init__(self: Any, vllm_config: Any, *args: Any, **options: Any) -> None:
         seen = as_vllm(vllm_config)
         with set_current_vllm_config(seen):
-            plugin_class.__init__(self, seen, *args, **options)
+            super(made, self).__init__(seen, *args, **options)  # type: ignore[arg-type]
 
     said = {"__init__": __init__, "__module__": plugin_class.__module__, "__doc__": plugin_class.__doc__}
     made = type(plugin_class.__name__, (plugin_class,), {**said, "modulm_class": classmethod(lambda cls: cls)})

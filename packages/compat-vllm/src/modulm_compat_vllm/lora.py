@@ -5,7 +5,7 @@ Nothing is kept but in the registry, so that what a failing plugin registered go
 
 import hashlib
 from pathlib import Path
-from typing import ClassVar, cast
+from typing import ClassVar
 
 from vllm.lora.request import LoRARequest
 from vllm.lora.resolver import LoRAResolver
@@ -49,7 +49,7 @@ def registered() -> dict[str, LoRAResolver]:
     held = registry(_FAMILY).registrations()
     found = {name: registration.target for name, registration in held.items()}
     return {
-        name: cast(type[ResolverAdapter], target).resolver
+        name: target.resolver
         for name, target in found.items()
         if isinstance(target, type) and issubclass(target, ResolverAdapter)
     }

@@ -41,6 +41,13 @@ def built_in(device_type: str) -> Platform | None:
     return cast(Platform, refs.resolve(PLATFORMS[device_type], f"Platform {device_type!r} (built in)")())
 
 
+def processor() -> Platform:
+    """Return modulm's own platform for the processor."""
+    found = built_in("cpu")
+    assert found is not None
+    return found
+
+
 def serves(name: str) -> bool:
     """Whether modulm's own platform of that name can serve here."""
     return bool(refs.resolve(PROBES[name], f"Platform {name!r} (built in)")())

@@ -26,17 +26,16 @@ class CpuPlatform(Platform):
     @classmethod
     def get_device_total_memory(cls, device_id: int = 0) -> int:
         """Return the machine's memory, or what this process may have of it."""
-        from modulm_compat_vllm.platform import built_in
+        from modulm_compat_vllm.platform import processor
 
-        return built_in("cpu").total_memory_bytes(device_id)
+        return processor().total_memory_bytes()
 
     @classmethod
     def get_current_memory_usage(cls, device: Any = None) -> float:
         """Return what is taken of that, by whomever."""
-        from modulm_compat_vllm.platform import built_in
+        from modulm_compat_vllm.platform import processor
 
-        own = built_in("cpu")
-        return float(own.total_memory_bytes() - own.available_memory_bytes())
+        return float(processor().total_memory_bytes() - processor().available_memory_bytes())
 
     @classmethod
     def set_device(cls, device: "torch.device") -> None:

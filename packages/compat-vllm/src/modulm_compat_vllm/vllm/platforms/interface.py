@@ -95,7 +95,7 @@ class Platform:
         """Return what stands for this class in modulm's registries."""
         from modulm_compat_vllm.platform import adapted
 
-        return adapted(cls)
+        return adapted(cls)  # type: ignore[arg-type]
 
     @property
     def supported_dtypes(self) -> "list[torch.dtype]":

@@ -6,7 +6,7 @@ in modulm's registry, family `modulm.tool_parsers`, and nowhere else.
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeAlias
 
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest, ChatCompletionToolsParam
 from vllm.entrypoints.openai.engine.protocol import DeltaMessage, ExtractedToolCallInformation
@@ -14,7 +14,7 @@ from vllm.tokenizers import TokenizerLike
 
 from modulm_compat_vllm.parser_names import ParserNames
 
-Tool = ChatCompletionToolsParam
+Tool: TypeAlias = ChatCompletionToolsParam
 
 
 class ToolParser:
@@ -40,7 +40,7 @@ class ToolParser:
         """Return what stands for this class in modulm's registries."""
         from modulm_compat_vllm.tool_parsers import adapted
 
-        return adapted(cls)
+        return adapted(cls)  # type: ignore[arg-type]
 
     @cached_property
     def vocab(self) -> dict[str, int]:
