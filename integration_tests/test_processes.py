@@ -118,13 +118,22 @@ if __name__ == "__main__":
     llm.shutdown()
 """
 EMBEDDER = """
-import asyncio
+import asyncio, time
+import psutil
 from modulm import AsyncLLM, SamplingParams
 from modulm.config import EngineConfig
+async def generate(llm):
+    params = SamplingParams(max_tokens=2, ignore_eos=True)
+    async for output in llm.generate({"prompt_token_ids": [5, 6]}, params):
+        pass
 async def main():
     llm = AsyncLLM.from_config(EngineConfig.make(executor="witness", **options))
-    async for output in llm.generate({"prompt_token_ids": [5, 6]}, SamplingParams(max_tokens=2, ignore_eos=True)):
-        pass
+    await generate(llm)
+    (engine,) = psutil.Process().children()
+    engine.kill()
+    while llm.health().restarts == 0 or not llm.health().ready:
+        await asyncio.sleep(0.05)
+    await generate(llm)
     llm.shutdown()
 if __name__ == "__main__":
     asyncio.run(main())
@@ -231,9 +240,15 @@ def test_an_offline_program_and_its_children(site):
     assert set(children.values()) == {"spawn", "fork"} and site.loaded("offline", children) == want
 
 
-def test_a_program_that_embeds_the_engine(site):
+def test_a_program_that_embeds_the_engine_and_an_engine_that_is_started_anew(site):
     site.script(EMBEDDER)
     assert site.loaded("embedder") == expected("embedder", "engine")
+    engines = {}
+    for event in site.events():
+        if "modulm-engine" in event["argv"]:
+            engines.setdefault(event["pid"], set()).add((event["module"], event["event"]))
+    first, second = engines.values()
+    assert first == second
 
 
 @pytest.mark.parametrize("in_process", [False, True])
