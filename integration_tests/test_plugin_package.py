@@ -339,7 +339,7 @@ def test_one_name_from_two_packages(sites):
     both = [sites["good"], sites["twin"]]
     expression = "[[r.distribution, r.state] for r in load_records() if r.name == 'ta_general']"
     found, stderr = ask(both, expression)
-    assert found == [["throwaway", "held back"], ["throwaway-twin", "held back"]]
+    assert found == [["throwaway", "shadowed"], ["throwaway-twin", "shadowed"]]
     message = "'ta_general' comes from 2 packages: throwaway 1.2.3 (throwaway.general:register) and throwaway-twin 9 ("
     assert message in stderr
     kind, text, _ = raised(both, "bootstrap()", VLLM_PLUGINS="ta_general")
@@ -347,7 +347,7 @@ def test_one_name_from_two_packages(sites):
     kind, text, _ = raised(both, "registry('modulm.kernels').get('ta_kernels')")
     assert kind == "Incompatible" and "'throwaway:ta_kernels' or 'throwaway-twin:ta_kernels'" in text
     found, stderr = ask(both, expression, VLLM_PLUGINS="+throwaway-twin:ta_general")
-    assert found == [["throwaway", "held back"], ["throwaway-twin", "loaded"]]
+    assert found == [["throwaway", "shadowed"], ["throwaway-twin", "loaded"]]
     chosen, _ = ask(both, "registry('modulm.kernels').get('throwaway-twin:ta_kernels').__module__")
     assert chosen == "throwaway_twin.kernels"
 
@@ -361,6 +361,6 @@ assert not mine() and "torch" not in sys.modules and status == 0
     listed, stderr, status = child([sites["good"], sites["bad"], sites["twin"]], code)
     assert status == 0, stderr
     found = {(row["name"], row["distribution"]): row["state"] for row in listed}
-    assert found["ta_general", "throwaway-twin"] == "held back" and found["ta_endpoint", "throwaway"] == "needs naming"
+    assert found["ta_general", "throwaway-twin"] == "shadowed" and found["ta_endpoint", "throwaway"] == "needs naming"
     assert found["bad_half", "throwaway-bad"] == "available" and found["torch", "modulm-core"] == "built in"
     assert "comes from 2 packages" in stderr

@@ -12,7 +12,7 @@ from typing import Any
 from modulm.config import EngineConfig, ModelConfig
 from modulm.frontend.stat_loggers import Factory, StatLoggers, logged_config
 from modulm.frontend.streams import Streams
-from modulm.launch import Serving, launch_thread
+from modulm.launch import Serving, launch_thread, name_plugins
 from modulm.outputs import Health, RequestOutput
 from modulm.plugins import discovery
 from modulm.plugins.bootstrap import load_records
@@ -80,6 +80,7 @@ class AsyncLLM:
         except BaseException:
             serving.frontend.shutdown()
             raise
+        name_plugins("front end")
         return cls(serving, loggers)
 
     def __init__(self, serving: Serving, stat_loggers: StatLoggers) -> None:

@@ -7,6 +7,7 @@ import math
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 from modulm.errors import CheckpointError, ConfigError, did_you_mean
@@ -15,6 +16,12 @@ DTYPES = ("auto", "float32", "bfloat16", "float16")
 KV_CACHE_DTYPES = (*DTYPES, "int8_per_token_head")
 _ALIASES = {"float": "float32", "half": "float16", "fp16": "float16", "bf16": "bfloat16", "fp32": "float32"}
 _MOST_THREADS = 1024
+
+
+def cache_folder() -> Path:
+    """Return where files are kept that can be made anew: MODULM_CACHE_DIR, else `modulm` in the user's cache folder."""
+    named = os.environ.get("MODULM_CACHE_DIR")
+    return Path(named) if named else Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "modulm"
 
 
 @dataclass(kw_only=True)
@@ -37,6 +44,7 @@ class EngineConfig:
         kernel_precision: "exact": kernels round no activations; "fast": they may; "auto": as each thinks best.
         cpu_threads: Threads that compute on the CPU, in the whole process; None: as many as torch and kernels choose.
         logits_processors: Classes or "module:Class" strings, after those of plugins.
+        plugins_lock: File written by `modulm plugins lock`; plugins that it does not list are not imported.
         num_kv_blocks: Fixes the number of KV blocks (tests); overrides both memory options.
     """
 
@@ -73,6 +81,7 @@ class EngineConfig:
     max_logprobs: int = 20
     tool_parser_plugin: str | None = None
     reasoning_parser_plugin: str | None = None
+    plugins_lock: str | None = None
 
     @classmethod
     def make(cls, **options: Any) -> "EngineConfig":
@@ -119,7 +128,9 @@ class EngineConfig:
             elif name in ("dtype", "kv_cache_dtype"):
                 value = str(value).removeprefix("torch.")
             if not isinstance(value, str) or not value:
-                kind = "a path or name" if name in ("model", "tokenizer", "download_dir") else "a string"
+                kind = (
+                    "a path or name" if name in ("model", "tokenizer", "download_dir", "plugins_lock") else "a string"
+                )
                 raise ConfigError(f"{name}={value!r} is refused: it must be {kind}.")
             setattr(self, name, value)
 

@@ -20,7 +20,7 @@ from modulm.log import logger
 from modulm.plugins.bootstrap import bootstrap, load_records
 from modulm.plugins.hooks import load_logits_processors
 from modulm.plugins.registry import registry
-from modulm.plugins.report import as_objects
+from modulm.plugins.report import as_objects, loaded_line
 from modulm.reference.host_memory import give_back_freed
 from modulm.resolve import Resolution, resolve, tokenizer_data
 from modulm.transport.client import EngineClient, WatchedClient
@@ -113,7 +113,14 @@ def build_engine(resolution: Resolution, progress: Progress | None = None) -> tu
         _log.warning("Prefix caching is off: this model's positions depend on the length of each sequence.")
         config = dataclasses.replace(config, enable_prefix_caching=False)
     executor = registry("modulm.executors").get(config.executor)(worker)
+    name_plugins("engine")
     return Engine(config, executor, max_model_len=resolution.model.max_model_len), worker
+
+
+def name_plugins(side: str) -> None:
+    """Log which plugins this process has loaded so far, with versions."""
+    if line := loaded_line(load_records()):
+        _log.info("Plugins of the %s: %s.", side, line)
 
 
 def build_frontend(resolved: Resolved, client: EngineClient) -> Frontend:

@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from modulm.config import cache_folder
 from modulm.interfaces.program import Graph
 from modulm.interfaces.recipe import Recipe
 from modulm.log import logger
@@ -42,10 +43,8 @@ class SavedModel(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def folder() -> Path:
-    """Return where recordings are kept: MODULM_CACHE_DIR, else `modulm` in the user's cache folder."""
-    named = os.environ.get("MODULM_CACHE_DIR")
-    base = Path(named) if named else Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "modulm"
-    return base / "programs"
+    """Return where recordings are kept."""
+    return cache_folder() / "programs"
 
 
 def key_of(**parts: Any) -> str:

@@ -118,11 +118,11 @@ def test_duplicates_are_not_run(site, monkeypatch):
     for name in ("dist-a", "dist-b"):
         site.install(name, {GENERAL: {"good": "p_good:register"}}, p_good=GOOD)
     bootstrap()
-    assert "p_good" not in sys.modules and {record.state for record in load_records()} == {"held back"}
+    assert "p_good" not in sys.modules and {record.state for record in load_records()} == {"shadowed"}
     monkeypatch.setenv("VLLM_PLUGINS", "+dist-b:good")
     site.forget()
     bootstrap()
-    assert [record.state for record in load_records()] == ["held back", "loaded"]
+    assert [record.state for record in load_records()] == ["shadowed", "loaded"]
 
 
 def config(**options):

@@ -27,6 +27,7 @@ def test_json_has_every_record_and_imports_nothing(three, capsys):
     assert found[GENERAL, "one"] == {
         "group": GENERAL, "name": "one", "value": "cmd_boom:f", "distribution": "dist-a", "version": "1.0",
         "state": "available", "reason": "", "seconds": None, "registered": [], "interface_versions": "",
+        "interface": 1, "processes": ["server", "embedder", "engine", "offline"],
     }  # fmt: skip
     assert found["vllm.endpoint_plugins", "ep"]["state"] == "needs naming"
     assert found[KERNELS, "torch"]["state"] == "built in" and found[KERNELS, "torch"]["distribution"] == "modulm-core"
@@ -42,9 +43,10 @@ def test_one_group(three, capsys):
 
 def test_text(three, capsys, monkeypatch):
     monkeypatch.setenv("VLLM_PLUGINS", "on")
-    assert main(["plugins", "list"]) == 0
+    assert main(["plugins", "list"]) == 1
     captured = capsys.readouterr()
-    assert "modulm.kernels\n  fast " in captured.out and "VLLM_PLUGINS='on' does not name it" in captured.out
+    assert "modulm.kernels (interface 1; loaded by: engine, offline)\n  fast " in captured.out
+    assert "VLLM_PLUGINS='on' does not name it" in captured.out
     assert captured.err.startswith("modulm: warning: VLLM_PLUGINS names 'on'") and "'one'" in captured.err
 
 

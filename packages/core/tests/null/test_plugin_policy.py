@@ -78,13 +78,13 @@ def test_the_hub_resolver_must_be_named_itself(text, expected, monkeypatch):
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        (None, ["held back", "held back", "available"]),
-        ("a", ["held back", "held back", "disabled"]),
+        (None, ["shadowed", "shadowed", "available"]),
+        ("a", ["shadowed", "shadowed", "disabled"]),
         ("dist-a:a", ["available", "disabled", "disabled"]),
-        ("+dist-b:a", ["held back", "available", "available"]),
+        ("+dist-b:a", ["shadowed", "available", "available"]),
         ("dist-b", ["disabled", "available", "available"]),
-        ("+dist-b", ["held back", "available", "available"]),
-        ("dist-a,dist-b", ["held back", "held back", "available"]),
+        ("+dist-b", ["shadowed", "available", "available"]),
+        ("dist-a,dist-b", ["shadowed", "shadowed", "available"]),
     ],
 )
 def test_a_name_from_two_packages_is_held_back_until_one_is_singled_out(text, expected, monkeypatch):
@@ -94,7 +94,7 @@ def test_a_name_from_two_packages_is_held_back_until_one_is_singled_out(text, ex
 
 def test_a_distribution_that_shares_the_duplicate_name_does_not_win_by_it(monkeypatch):
     records = [record("flash", "flash"), record("flash", "other")]
-    assert states(records, "flash", monkeypatch) == ["held back", "held back"]
+    assert states(records, "flash", monkeypatch) == ["shadowed", "shadowed"]
     assert states(records, "flash:flash", monkeypatch) == ["available", "disabled"]
 
 
@@ -105,7 +105,7 @@ def test_the_same_name_in_two_groups_is_no_duplicate(monkeypatch):
 
 def test_built_in_names_are_not_taken_over(monkeypatch):
     mine = record("torch", group="modulm.attention")
-    assert states([mine], None, monkeypatch) == ["held back"]
+    assert states([mine], None, monkeypatch) == ["shadowed"]
     assert mine.reason == "'torch' is built in; write 'dist-a:torch' to choose this one"
 
 

@@ -101,11 +101,13 @@ class StatLoggers:
         wanted = [(factory, _name(factory)) for factory in factories]
         if otlp_traces_endpoint is not None:
             wanted.append((spans_to(otlp_traces_endpoint), "The stat logger of spans"))
-        made: list[_Made] = [(self._make(factory), asked, _nothing) for factory, asked in wanted]
+        made: list[_Made] = [
+            (make(factory, config, self._engine_indexes), asked, _nothing) for factory, asked in wanted
+        ]
         for record, logger_class in load_stat_loggers():
             made += self._of_plugin(record, logger_class)
         if enable_default_loggers and logger("stats").isEnabledFor(logging.INFO):
-            made.append((self._make(StatLines), "The stat logger of core", _nothing))
+            made.append((make(StatLines, config, self._engine_indexes), "The stat logger of core", _nothing))
         self._feeds = [StatFeed(each, asked, interval_s, on_failure) for each, asked, on_failure in made]
 
     @property
@@ -135,14 +137,9 @@ class StatLoggers:
         for feed in self._feeds:
             feed.wait(max(0.0, deadline - time.monotonic()))
 
-    def _make(self, factory: Factory) -> AggregateStatLoggerBase:
-        if isinstance(factory, type) and issubclass(factory, AggregateStatLoggerBase):
-            return factory(vllm_config=self._config, engine_indexes=self._engine_indexes)
-        return PerEngineStatLoggerAdapter(self._config, self._engine_indexes, factory)
-
     def _of_plugin(self, record: LoadRecord, logger_class: Factory) -> list[_Made]:
         try:
-            made = self._make(logger_class)
+            made = make(logger_class, self._config, self._engine_indexes)
         except (Exception, SystemExit) as error:  # a plugin may raise anything, and must not end the server
             broken = Broken(f"{record.asked} cannot be used: its constructor raised {error!r}.")
             broken.__cause__ = error
@@ -153,6 +150,13 @@ class StatLoggers:
             failed(record, Broken(f"{record.asked} raised {error!r} and was switched off."))
 
         return [(made, record.asked, on_failure)]
+
+
+def make(factory: Factory, config: LoggedConfig, engine_indexes: list[int]) -> AggregateStatLoggerBase:
+    """Build a logger for all engines, or one for each inside an adapter."""
+    if isinstance(factory, type) and issubclass(factory, AggregateStatLoggerBase):
+        return factory(vllm_config=config, engine_indexes=engine_indexes)
+    return PerEngineStatLoggerAdapter(config, engine_indexes, factory)
 
 
 class PerEngineStatLoggerAdapter(AggregateStatLoggerBase):

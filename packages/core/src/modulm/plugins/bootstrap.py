@@ -1,8 +1,8 @@
 """The one call that fills the registries: every kind of process makes it, and so does any program that embeds us.
 
-Order: general plugins, then the parser files that the configuration names. A general plugin's entry point is a function
-without arguments; it is called once in every process that serves or runs an engine, before anything is chosen, and what
-it registers is taken back if it raises. Platforms come later, on first use (`platforms.py`); the other hooks when their
+Order: the lock, general plugins, then the parser files that the configuration names. A general plugin's entry point is
+a function without arguments; it is called once in every process that serves or runs an engine, before anything is
+chosen, and what it registers is taken back if it raises. Platforms come later, on first use (`platforms.py`); the other hooks when their
 room asks for them (`hooks.py`). Knows no room.
 """
 
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from modulm.errors import Broken, ConfigError, PluginError
 from modulm.log import logger
-from modulm.plugins import discovery, loading
+from modulm.plugins import discovery, loading, lock
 from modulm.plugins import records as state
 from modulm.plugins.families import GENERAL
 from modulm.plugins.process import PerProcess
@@ -35,6 +35,7 @@ class _Progress:
 
     def __init__(self) -> None:
         self.running = False
+        self.held_to: str | None = None
         self.general_done = False
         self.parser_files: set[tuple[str, str]] = set()
 
@@ -48,12 +49,13 @@ def bootstrap(config: "EngineConfig | None" = None) -> None:
     Each general plugin runs once per process id, so again in a forked child. A call that raised can be repeated.
 
     Args:
-        config: Names parser files to import (`tool_parser_plugin`, `reasoning_parser_plugin`).
+        config: Names parser files to import (`tool_parser_plugin`, `reasoning_parser_plugin`), and the lock that
+            plugins are held to (`plugins_lock`).
 
     Raises:
         Broken: A parser file failed, or under MODULM_STRICT_PLUGINS=1 any plugin; the cause is chained.
-        ConfigError: A parser file does not exist.
-        Incompatible: VLLM_PLUGINS asks for a name that several packages provide.
+        ConfigError: A parser file does not exist, or no such lock.
+        Incompatible: VLLM_PLUGINS asks for a name that several packages provide, or the lock for what is not here.
     """
     with _progress.lock:
         progress = _progress.get()
@@ -61,6 +63,10 @@ def bootstrap(config: "EngineConfig | None" = None) -> None:
             return
         progress.running = True
         try:
+            locked = getattr(config, "plugins_lock", None)
+            if locked is not None and locked != progress.held_to:
+                lock.hold_to(Path(locked).expanduser())
+                progress.held_to = locked
             if not progress.general_done:
                 _load_general()
                 progress.general_done = True

@@ -4,21 +4,18 @@ Every entry point of a `vllm.*` or `modulm.*` group becomes a load record, judge
 `loading.py`, through which `registry.py`, `bootstrap.py`, `platforms.py` and `hooks.py` import what is recorded here.
 """
 
-import re
 from collections.abc import Iterator, Sequence
-from importlib import metadata
 
 from modulm.errors import ConfigError, Incompatible, UnknownName, did_you_mean
 from modulm.log import logger
+from modulm.plugins import installed, versions
 from modulm.plugins import records as state
-from modulm.plugins import versions
 from modulm.plugins.families import NOUNS
-from modulm.plugins.policy import DENIED, VARIABLE, Policy, canonical, duplicate, judge, matches
+from modulm.plugins.installed import Installed, Inventory
+from modulm.plugins.policy import DENIED, VARIABLE, Policy, duplicate, judge, matches
 from modulm.plugins.process import PerProcess
 from modulm.plugins.records import LoadRecord, is_strict
 
-_PREFIXES = ("vllm.", "modulm.")
-_OURS = re.compile(r"^\s*\[\s*(vllm|modulm)\.", re.MULTILINE)
 _log = logger("plugins")
 
 
@@ -27,48 +24,26 @@ class Discovery:
 
     def __init__(self) -> None:
         self.policy = Policy.read()
-        self.records = scan()
+        self.inventory = installed.find()
+        self.records = [record for found in self.inventory.distributions for record in _declared(found)]
+        self.records.sort(key=lambda record: (record.group, record.name, record.distribution))
         self.announced = False
         judge(self.records, self.policy)
 
 
-def scan() -> list[LoadRecord]:
-    """Return a record for each of our entry points, sorted; of several copies of a distribution the first counts."""
-    found: dict[str, metadata.Distribution] = {}
-    for distribution in metadata.distributions():
-        name = _name_if_ours(distribution)
-        if name and canonical(name) not in found:
-            found[canonical(name)] = metadata.distribution(name)
-    records = [record for distribution in found.values() for record in _declared(distribution)]
-    return sorted(records, key=lambda record: (record.group, record.name, record.distribution))
-
-
-def _declared(distribution: metadata.Distribution) -> Iterator[LoadRecord]:
-    entries = [entry for entry in distribution.entry_points if entry.group.startswith(_PREFIXES)]
+def _declared(found: Installed) -> Iterator[LoadRecord]:
+    entries = found.entries
     stated = {entry.name: entry.value for entry in entries if entry.group == versions.GROUP and entry.name in NOUNS}
-    name, version = distribution.metadata["Name"], distribution.version or ""
     for entry in entries:
         if entry.group != versions.GROUP or entry.name not in NOUNS:
             yield LoadRecord(
                 group=entry.group,
                 name=entry.name,
                 value=entry.value,
-                distribution=name,
-                version=version,
+                distribution=found.name,
+                version=found.version,
                 interface_versions=stated.get(entry.group, ""),
             )
-
-
-def _name_if_ours(distribution: metadata.Distribution) -> str | None:
-    """Most distributions have no entry point of ours: look at the text before parsing anything."""
-    if not _OURS.search(distribution.read_text("entry_points.txt") or ""):
-        return None
-    try:
-        name: str | None = distribution.metadata["Name"]
-    except Exception as error:  # a damaged neighbour must not hide everything else
-        _log.warning("A distribution with plugins has unreadable metadata and is passed over: %r.", error)
-        return None
-    return name
 
 
 _discovery = PerProcess(Discovery)
@@ -77,6 +52,11 @@ _discovery = PerProcess(Discovery)
 def records(group: str | None = None) -> list[LoadRecord]:
     """Return the load records of one group, or of all. They are live: later loading changes them."""
     return [record for record in _discovery.get().records if group in (None, record.group)]
+
+
+def inventory() -> Inventory:
+    """Return the distributions that the records come from, and what else is on the path."""
+    return _discovery.get().inventory
 
 
 def policy() -> Policy:
@@ -92,6 +72,7 @@ def add(record: LoadRecord) -> None:
 def reset() -> None:
     """Forget everything, so that environment and metadata are read again (tests)."""
     _discovery.reset()
+    installed.spec.cache_clear()
 
 
 def usable(group: str) -> list[LoadRecord]:
@@ -109,7 +90,7 @@ def find(group: str, name: str) -> LoadRecord | None:
     """
     found = [record for record in records(group) if matches(name, record) and record.state != state.SKIPPED]
     chosen = [record for record in found if record.usable]
-    held = [record for record in found if record.state == state.HELD_BACK]
+    held = [record for record in found if record.state == state.SHADOWED]
     if held and name != held[0].name:
         chosen = held  # `distribution:name` settles it
     if chosen:
@@ -123,7 +104,7 @@ def find(group: str, name: str) -> LoadRecord | None:
 
 def _kept_out(name: str, record: LoadRecord) -> Exception:
     why = f"{NOUNS[record.group]} {name!r} comes with {record.origin} and is kept out: {record.reason}."
-    if record.state == state.INCOMPATIBLE:
+    if record.state in (state.INCOMPATIBLE, state.REFUSED):
         return Incompatible(why)
     if policy().denies(record):
         return ConfigError(f"{why} Take it out of {DENIED} to use it.")
@@ -135,11 +116,11 @@ def notices() -> list[str]:
     found = records()
     lines = [_unmatched(variable, item, found) for variable, item in policy().unmatched(found)]
     lines += [f"{record.asked} is left out: {record.reason}." for record in found if record.state == state.INCOMPATIBLE]
-    for claimants in _claims(found):
+    for claimants in unsettled(found):
         if len(claimants) > 1:
             lines.append(duplicate(NOUNS[claimants[0].group], claimants))
         else:
-            lines.append(f"{claimants[0].asked} is held back: {claimants[0].reason}.")
+            lines.append(f"{claimants[0].asked} is shadowed: {claimants[0].reason}.")
     return lines
 
 
@@ -160,7 +141,7 @@ def announce() -> None:
     misfits = [record for record in discovery.records if record.state == state.INCOMPATIBLE]
     if misfits and is_strict():
         raise Incompatible(f"{misfits[0].asked} is installed, but {misfits[0].reason}.")
-    for claimants in _claims(discovery.records):
+    for claimants in unsettled(discovery.records):
         if len(claimants) > 1 and (claimants[0].name in discovery.policy.items or is_strict()):
             raise Incompatible(duplicate(NOUNS[claimants[0].group], claimants))
     discovery.announced = True
@@ -179,11 +160,11 @@ def _list(found: Sequence[LoadRecord]) -> str:
     return ", ".join(f"{record.name} ({record.group}, {record.origin})" for record in found)
 
 
-def _claims(found: Sequence[LoadRecord]) -> list[list[LoadRecord]]:
+def unsettled(found: Sequence[LoadRecord]) -> list[list[LoadRecord]]:
     """Return the names that no package could be settled on, each with those that claim it."""
     claims: dict[tuple[str, str], list[LoadRecord]] = {}
     for record in found:
-        if record.state == state.HELD_BACK:
+        if record.state == state.SHADOWED:
             claims.setdefault((record.group, record.name), []).append(record)
     settled = {(record.group, record.name) for record in found if record.usable}
     return [claimants for key, claimants in claims.items() if key not in settled]

@@ -43,7 +43,7 @@ def load_endpoint_plugins(supported_tasks: Iterable[str] | None) -> list[Any]:
     found = []
     for record in discovery.usable(ENDPOINT):
         try:
-            plugin = _build_endpoint(record)
+            plugin = build_endpoint(record)
         except PluginError as error:
             leave_out(record, error)
             continue
@@ -104,7 +104,8 @@ def load_logits_processors(extra: Sequence[type | str] = ()) -> list[type]:
     return found + [_extra_processor(item) for item in extra]
 
 
-def _build_endpoint(record: LoadRecord) -> Any:
+def build_endpoint(record: LoadRecord) -> Any:
+    """Call the plugin's factory. Raises `Broken`, or `Incompatible` for what is no endpoint plugin."""
     from modulm.interfaces.endpoint import EndpointPlugin
 
     plugin = loading.call(record)

@@ -63,7 +63,7 @@ class Policy:
 
     def names(self, record: LoadRecord) -> bool:
         """Whether an item allows this plugin, by its name or through its distribution."""
-        return any(_means(item, record) for item in self.items)
+        return any(means(item, record) for item in self.items)
 
     def names_exactly(self, record: LoadRecord) -> bool:
         """Whether an item is this plugin's name, alone or as `distribution:name`."""
@@ -71,7 +71,7 @@ class Policy:
 
     def denies(self, record: LoadRecord) -> bool:
         """Whether MODULM_DISABLE_PLUGINS turns this plugin off, by its name or through its distribution."""
-        return any(_means(item, record) for item in self.denied)
+        return any(means(item, record) for item in self.denied)
 
     def prefers(self, record: LoadRecord) -> bool:
         """Whether an item singles this plugin out among others of its name: it names the distribution, not both."""
@@ -88,14 +88,14 @@ class Policy:
         own = {DISTRIBUTION, *PLATFORMS}.union(*(table for table in BUILTIN.values() if isinstance(table, dict)))
         asked = [(VARIABLE, item) for item in self.items if item not in own]
         asked += [(DENIED, item) for item in self.denied]
-        return [(variable, item) for variable, item in asked if not any(_means(item, record) for record in found)]
+        return [(variable, item) for variable, item in asked if not any(means(item, record) for record in found)]
 
 
 def _items(text: str) -> list[str]:
     return [item.strip() for item in text.split(",") if item.strip()]
 
 
-def _means(item: str, record: LoadRecord) -> bool:
+def means(item: str, record: LoadRecord) -> bool:
     """Whether an item of a list means this plugin: its own name, or that of its distribution."""
     return matches(item, record) or canonical(item) == canonical(record.distribution)
 
@@ -147,12 +147,12 @@ def _settle(claimants: list[LoadRecord], policy: Policy) -> None:
     preferred = [record for record in claimants if policy.prefers(record)]
     if isinstance(built_in, dict) and name in built_in:
         for record in claimants:
-            record.state = state.HELD_BACK
+            record.state = state.SHADOWED
             record.reason = f"{name!r} is built in; write {record.qualified!r} to choose this one"
     elif len(claimants) > 1:
         for record in claimants:
             if preferred != [record]:
-                record.state, record.reason = state.HELD_BACK, _conflict(record, claimants)
+                record.state, record.reason = state.SHADOWED, _conflict(record, claimants)
 
 
 def _conflict(record: LoadRecord, claimants: list[LoadRecord]) -> str:

@@ -15,12 +15,13 @@ AVAILABLE = "available"
 BUILT_IN = "built in"
 DISABLED = "disabled"
 NEEDS_NAMING = "needs naming"
-HELD_BACK = "held back"
+SHADOWED = "shadowed"
 SKIPPED = "skipped"
 LOADED = "loaded"
 INACTIVE = "inactive"
 BROKEN = "broken"
 INCOMPATIBLE = "incompatible"
+REFUSED = "refused"
 
 _log = logger("plugins")
 
@@ -34,7 +35,8 @@ class LoadRecord:
         value: The reference as declared, `module:attribute`.
         state: "available" (may be loaded, not yet needed), "loaded", "inactive" (loaded, says it is not for here),
             "broken", "incompatible" (written for other versions of the contract, so never imported), "disabled",
-            "needs naming", "held back" or "skipped"; "built in" for core's own.
+            "needs naming", "shadowed" (another has its name), "refused" (by the plugins lock) or "skipped"; "built in"
+            for core's own.
         reason: Why it is in that state, where that needs saying.
         seconds: Time taken by import and call; None before loading.
         interface_versions: Those of the contract that the package says it is written for: "v1", "v1:v2"; empty: not

@@ -112,7 +112,7 @@ class Registry:
         return loading.checked(record, loading.load(record))
 
     def names(self) -> list[str]:
-        """Return the names that can be asked for, sorted; those that are turned off or held back are left out."""
+        """Return the names that can be asked for, sorted; those that are turned off or shadowed are left out."""
         return sorted(self.references)
 
     @property
@@ -171,12 +171,13 @@ class Registry:
         names = self.names()
         known = KNOWN.get(self.family, {})
         if name in known:
-            return NotInstalled(f"{self._noun} {name!r} is not installed. {_how_to_install(known[name])}")
+            return NotInstalled(f"{self._noun} {name!r} is not installed. {how_to_install(known[name])}")
         hint = did_you_mean(name, [*names, *known]) or " `modulm plugins list` shows where each comes from."
         return UnknownName(f"{self._noun} {name!r} is unknown. Installed: {', '.join(names) or 'none'}.{hint}")
 
 
-def _how_to_install(distribution: str) -> str:
+def how_to_install(distribution: str) -> str:
+    """Say, in sentences that end in a command, where a plugin that is not there comes from."""
     try:
         version = metadata.version(distribution)
     except metadata.PackageNotFoundError:

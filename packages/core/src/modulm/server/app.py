@@ -75,7 +75,7 @@ def build_app(
     app = FastAPI(title="modulm", version=metadata.version("modulm-core"), lifespan=lifespan, openapi_url=document)
     app.state.serving = Serving(llm, options)
     app.state.engine_client, app.state.args = llm, args
-    _add_routes(app, stat_loggers)
+    add_routes(app, stat_loggers)
     endpoints.attach(app)
     errors.add_handlers(app)
     _add_middleware(app, options)
@@ -83,7 +83,8 @@ def build_app(
     return app
 
 
-def _add_routes(app: FastAPI, stat_loggers: Sequence[Any]) -> None:
+def add_routes(app: FastAPI, stat_loggers: Sequence[Any]) -> None:
+    """Add core's routes, and those that stat loggers offer."""
     for path, handler, body, answer in _POSTS:
         content = {"application/json": {"schema": _ref(body)}}
         extra = {"requestBody": {"required": True, "content": content}}

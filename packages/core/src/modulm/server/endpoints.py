@@ -5,7 +5,7 @@ Unlike vLLM, a route that is there already is an error naming both owners; nothi
 
 import argparse
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from fastapi import FastAPI, routing
@@ -22,16 +22,16 @@ def attach(app: FastAPI, plugins: Sequence[Any] | None = None) -> None:
 
     Raises `Broken` when one fails, and `Incompatible` when a route has two owners.
     """
-    owners = {route: _CORE for route in _routes(app)}
+    owners = {route: _CORE for route in routes_of(app.router.routes)}
     app.state.endpoint_plugins = load_endpoint_plugins(TASKS) if plugins is None else plugins
     for plugin in app.state.endpoint_plugins:
         mine = f"endpoint plugin {plugin.name!r}"
-        before = list(app.router.routes)
+        before = set(map(id, app.router.routes))
         try:
             plugin.attach_router(app)
         except Exception as error:
             raise _failed(mine, error) from error
-        for route in _routes(app, before):
+        for route in routes_of(each for each in app.router.routes if id(each) not in before):
             if owners.setdefault(route, mine) != mine:
                 method, path = route
                 raise Incompatible(
@@ -56,12 +56,10 @@ def _failed(who: str, error: Exception) -> Broken:
     )
 
 
-def _routes(app: FastAPI, but: Sequence[Any] = ()) -> Iterator[tuple[str, str]]:
-    """Yield (method, path) of every route that is not among `but`; names of path parameters make no difference."""
-    known = {id(route) for route in but}
-    routes = [route for route in app.router.routes if id(route) not in known]
+def routes_of(routes: Iterable[Any]) -> Iterator[tuple[str, str]]:
+    """Yield (method, path) of every route; names of path parameters make no difference."""
     flattened = getattr(routing, "iter_route_contexts", iter)  # older versions of FastAPI flatten routers themselves
-    for route in flattened(routes):
+    for route in flattened(list(routes)):
         path = re.sub(r"\{[^}:]*", "{", getattr(route, "path", None) or "")
         for method in sorted(getattr(route, "methods", None) or {"ANY"}):
             yield method, path

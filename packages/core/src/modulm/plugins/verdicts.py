@@ -1,0 +1,116 @@
+"""What importing and calling each plugin came to when `modulm plugins doctor` last tried it, in a child process.
+
+Kept in the user's cache folder, and good only as long as nothing changes that it depends on: the set of installed
+distributions, Python, the machine, variables that plugins may read, and the files beside the plugin's own module.
+Imports no plugin; who tries them is `cli/plugins_probe.py`.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+import platform
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from modulm.config import cache_folder
+from modulm.plugins import discovery, installed
+from modulm.plugins import records as state
+from modulm.plugins.families import FAMILIES
+from modulm.plugins.records import LoadRecord
+
+SLOW_S = 0.5
+"""What a hook may take to import and call: every process that loads it waits."""
+_VARIABLES = ("VLLM_", "MODULM_", "CUDA_", "HIP_", "ROCR_")
+_NOT_THESE = ("MODULM_CACHE_DIR", "MODULM_LOG_LEVEL", "MODULM_STRICT_PLUGINS", "MODULM_DISABLE_PLUGINS", "VLLM_PLUGINS")
+
+
+@dataclass(kw_only=True)
+class Verdict:
+    """What became of one plugin.
+
+    Attributes:
+        state, reason, seconds, registered: As in a load record.
+        torch: Whether it imported torch, or something that did.
+        device: Whether it initialised a GPU.
+        routes, metrics: What it adds to a server: "GET /path", and names in prometheus_client's default registry.
+    """
+
+    state: str
+    reason: str = ""
+    seconds: float = 0.0
+    torch: bool = False
+    device: bool = False
+    registered: list[str] = field(default_factory=list)
+    routes: list[str] = field(default_factory=list)
+    metrics: list[str] = field(default_factory=list)
+
+
+def key(record: LoadRecord) -> str:
+    """Return the name under which a plugin's verdict is kept."""
+    return f"{record.group}|{record.distribution}|{record.name}"
+
+
+def is_well(record: LoadRecord, verdict: Verdict) -> bool:
+    """Whether there is nothing to say of a plugin. Hooks must be quick and light; a family's members are chosen."""
+    light = record.group in FAMILIES or not (verdict.torch or verdict.device or verdict.seconds > SLOW_S)
+    return light and verdict.state in (state.LOADED, state.INACTIVE)
+
+
+def recall() -> dict[str, Verdict]:
+    """Return the verdicts that are still good, by key."""
+    try:
+        held = json.loads(_file().read_text(encoding="utf-8"))
+        if held["environment"] != _environment():
+            return {}
+        kept = [(name, held["verdicts"].get(name), state) for name, state in _sources().items()]
+        return {name: Verdict(**found) for name, found, state in kept if found and found.pop("sources") == state}
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return {}
+
+
+def remember(verdicts: Mapping[str, Verdict]) -> None:
+    """Keep verdicts for the next process. A cache folder that cannot be written is no error."""
+    sources = _sources()
+    kept = {
+        name: {**asdict(verdict), "sources": sources[name]} for name, verdict in verdicts.items() if name in sources
+    }
+    with contextlib.suppress(OSError):
+        _file().parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", dir=_file().parent, delete=False, encoding="utf-8") as file:
+            json.dump({"environment": _environment(), "verdicts": kept}, file)
+        os.replace(file.name, _file())
+
+
+def _file() -> Path:
+    return cache_folder() / "plugins" / f"verdicts-{hashlib.sha256(sys.prefix.encode()).hexdigest()[:12]}.json"
+
+
+def _environment() -> str:
+    variables = {
+        name: value for name, value in os.environ.items() if name.startswith(_VARIABLES) and name not in _NOT_THESE
+    }
+    parts = [sys.version, platform.node(), sorted(variables.items()), discovery.inventory().folders]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+
+def _sources() -> dict[str, str]:
+    """Return key -> a digest of names, sizes and times of the files beside the module that a plugin is in."""
+    seen: dict[str, str] = {}
+    return {key(record): _state(record.value, seen) for record in discovery.records()}
+
+
+def _state(reference: str, seen: dict[str, str]) -> str:
+    found = installed.spec(reference.partition("[")[0].partition(":")[0].strip())
+    if found is None or not found.origin:
+        return ""
+    alone = "." not in found.name and found.submodule_search_locations is None
+    place = found.origin if alone else os.path.dirname(found.origin)
+    if place not in seen:
+        files = [Path(place)] if alone else [Path(entry) for entry in os.scandir(place) if entry.is_file()]
+        states = sorted((file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files)
+        seen[place] = hashlib.sha256(json.dumps(states).encode()).hexdigest()
+    return seen[place]
