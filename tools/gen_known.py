@@ -25,6 +25,8 @@ def known(root: Path) -> dict[str, dict[str, str]]:
     table: dict[str, dict[str, str]] = {}
     for package in packages(root):
         for group in package.entry_points.keys() - {"modulm.interface_versions"}:
+            if not group.startswith(("modulm.", "vllm.")):
+                continue
             for name in package.entry_points[group]:
                 claimed = table.setdefault(group, {}).setdefault(name, package.distribution)
                 if claimed != package.distribution:

@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
 
     records = [record for record in discovery.records() if record.usable and doctor.missing_module(record) is None]
     known = {} if args.fresh or args.no_import else verdicts.recall()
-    well = {verdicts.key(r) for r in records if (found := known.get(verdicts.key(r))) and verdicts.is_well(r, found)}
+    well = {verdicts.key(r) for r in records if (one := known.get(verdicts.key(r))) and verdicts.is_well(r, one)}
     to_try = [] if args.no_import else [name for record in records if (name := verdicts.key(record)) not in well]
     if to_try:
         known |= _tried(to_try, args.time_limit)

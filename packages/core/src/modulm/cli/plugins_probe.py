@@ -16,7 +16,6 @@ from contextlib import suppress
 from importlib import import_module
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
 from typing import Any
 
 from modulm.errors import PluginError
@@ -56,19 +55,15 @@ def main() -> None:
 def _try_all(records: Iterable[LoadRecord], limit_s: float, at_once: int) -> dict[str, Verdict]:
     """Return key -> verdict."""
     waiting, verdicts = list(records)[::-1], {}
-    running: dict[Any, tuple[LoadRecord, BaseProcess, float]] = {}
+    running: dict[Any, tuple[LoadRecord, Any, float]] = {}
     while waiting or running:
         while waiting and len(running) < at_once:
             record = waiting.pop()
-            here, there = _FORK.Pipe(duplex=False)
-            process = _FORK.Process(target=_child, args=(record, there))
-            process.start()
-            there.close()
+            here, process = _start(record)
             running[here] = (record, process, time.monotonic() + limit_s)
-        patience = min(deadline for _, _, deadline in running.values()) - time.monotonic()
-        for here in wait(list(running), max(0.0, patience)) or [
-            c for c in running if running[c][2] <= time.monotonic()
-        ]:
+        soonest = min(deadline for _, _, deadline in running.values())
+        ready = wait(list(running), max(0.0, soonest - time.monotonic()))
+        for here in ready or [each for each, (_, _, deadline) in running.items() if deadline <= time.monotonic()]:
             record, process, _ = running.pop(here)
             verdicts[key(record)] = _answer(here, record, process, limit_s)
             if verdicts[key(record)].torch and record.group in FAMILIES:
@@ -76,7 +71,15 @@ def _try_all(records: Iterable[LoadRecord], limit_s: float, at_once: int) -> dic
     return verdicts
 
 
-def _answer(here: Any, record: LoadRecord, process: BaseProcess, limit_s: float) -> Verdict:
+def _start(record: LoadRecord) -> tuple[Any, Any]:
+    here, there = _FORK.Pipe(duplex=False)
+    process = _FORK.Process(target=_child, args=(record, there))
+    process.start()
+    there.close()
+    return here, process
+
+
+def _answer(here: Any, record: LoadRecord, process: Any, limit_s: float) -> Verdict:
     try:
         if here.poll():
             return Verdict(**here.recv())

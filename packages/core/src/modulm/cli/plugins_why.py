@@ -70,7 +70,13 @@ def explain(name: str, choices: Sequence[dict[str, Any]] = ()) -> list[dict[str,
 
 def _of_row(row: Any, rows: Sequence[Any], choices: Sequence[dict[str, Any]]) -> dict[str, Any]:
     usable = _is_usable(row)
-    answer = {"group": row.group, "name": row.name, "state": row.state, "origin": row.origin, "value": row.value}
+    answer: dict[str, Any] = {
+        "group": row.group,
+        "name": row.name,
+        "state": row.state,
+        "origin": row.origin,
+        "value": row.value,
+    }
     answer |= {"usable": usable, "reason": row.reason, "install": None}
     said = f"{row.asked} can be used" if usable else f"{row.asked} is {row.state}"
     return _with_candidates(answer, f"{said}{': ' if row.reason else ''}{row.reason.rstrip('.')}.", rows, choices)
@@ -82,7 +88,13 @@ def _of_known(
     from modulm.plugins.families import NOUNS
     from modulm.plugins.registry import how_to_install
 
-    answer = {"group": group, "name": name, "state": "not installed", "origin": distribution, "value": ""}
+    answer: dict[str, Any] = {
+        "group": group,
+        "name": name,
+        "state": "not installed",
+        "origin": distribution,
+        "value": "",
+    }
     reason = how_to_install(distribution)
     answer |= {"usable": False, "reason": reason, "install": reason.partition(": ")[2].rstrip(".")}
     return _with_candidates(answer, f"{NOUNS[group]} {name!r} is not installed. {reason}", rows, choices)

@@ -2,8 +2,8 @@
 
 Order: the lock, general plugins, then the parser files that the configuration names. A general plugin's entry point is
 a function without arguments; it is called once in every process that serves or runs an engine, before anything is
-chosen, and what it registers is taken back if it raises. Platforms come later, on first use (`platforms.py`); the other hooks when their
-room asks for them (`hooks.py`). Knows no room.
+chosen, and what it registers is taken back if it raises. Platforms come later, on first use (`platforms.py`); the other
+hooks when their room asks for them (`hooks.py`). Knows no room.
 """
 
 import sys

@@ -26,12 +26,12 @@ def attach(app: FastAPI, plugins: Sequence[Any] | None = None) -> None:
     app.state.endpoint_plugins = load_endpoint_plugins(TASKS) if plugins is None else plugins
     for plugin in app.state.endpoint_plugins:
         mine = f"endpoint plugin {plugin.name!r}"
-        before = set(map(id, app.router.routes))
+        before = list(app.router.routes)
         try:
             plugin.attach_router(app)
         except Exception as error:
             raise _failed(mine, error) from error
-        for route in routes_of(each for each in app.router.routes if id(each) not in before):
+        for route in routes_of(each for each in app.router.routes if all(each is not old for old in before)):
             if owners.setdefault(route, mine) != mine:
                 method, path = route
                 raise Incompatible(
