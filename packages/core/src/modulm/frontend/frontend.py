@@ -8,14 +8,14 @@ next: `admit.py` for what is refused, `completion.py` for how ids become text.
 import itertools
 import threading
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 from modulm.config import EngineConfig, ModelConfig
 from modulm.errors import ConfigError, EngineError, RequestError
 from modulm.frontend import defaults
 from modulm.frontend.admit import Admission, Limits
 from modulm.frontend.prompt import check_salt, read_prompt
-from modulm.frontend.render import Renderer, check_template, read_template
 from modulm.frontend.reply import Reply
 from modulm.frontend.tokenizer import Tokenizer
 from modulm.interfaces.logits import LogitsProcessor
@@ -23,6 +23,9 @@ from modulm.outputs import RequestOutput
 from modulm.sampling_params import SamplingParams
 from modulm.transport.client import EngineClient
 from modulm.types import Adapter, EngineStats, StepOutput
+
+if TYPE_CHECKING:
+    from modulm.frontend.render import Renderer
 
 
 class Frontend:
@@ -53,7 +56,9 @@ class Frontend:
         self.eos_token_ids = defaults.eos_token_ids(tokenizer, generation_config, model_config)
         self._generation_config = generation_config
         self._engine = engine
-        self._renderer = _renderer(tokenizer, chat_template or config.chat_template)
+        self._chat_template = chat_template or config.chat_template
+        if self._chat_template is not None:
+            _ = self._renderer  # a template of the user's is checked at once
         self._admission = Admission(
             Limits.of(config, model_config), tokenizer, self.eos_token_ids, tuple(logits_processors)
         )
@@ -68,6 +73,11 @@ class Frontend:
     def default_params(self) -> SamplingParams:
         """Return the parameters that the checkpoint's generation config recommends."""
         return defaults.default_params(self._generation_config)
+
+    @cached_property
+    def _renderer(self) -> "Renderer":
+        """Made for the first conversation: many processes see none, and Jinja takes a tenth of a start."""
+        return _renderer(self.tokenizer, self._chat_template)
 
     def render(self, messages: Any, **options: Any) -> dict[str, Any]:
         """Return a conversation as a prompt for `submit`; the options are those of `Renderer.render`."""
@@ -174,7 +184,9 @@ def _ended(request_id: str, reason: Any, error: str | None = None) -> StepOutput
     return StepOutput(request_id=request_id, finish_reason=reason, error=error)
 
 
-def _renderer(tokenizer: Tokenizer, override: str | None) -> Renderer:
+def _renderer(tokenizer: Tokenizer, override: str | None) -> "Renderer":
+    from modulm.frontend.render import Renderer, check_template, read_template
+
     if override is None:
         return Renderer(tokenizer.chat_template, tokenizer.named_tokens)
     template = read_template(override)

@@ -323,11 +323,11 @@ def test_adapters_and_the_rest_pass_through(make_frontend, engine):
     assert engine.submitted[-1] == "shutdown"
 
 
-def test_no_torch_and_no_transformers():
+def test_no_torch_and_no_transformers_and_no_jinja_before_a_conversation():
     import subprocess
     import sys
 
-    code = "import sys, modulm.frontend.frontend; print({'torch', 'transformers'} & set(sys.modules))"
+    code = "import sys, modulm.frontend.frontend; print({'jinja2', 'torch', 'transformers'} & set(sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "set()"
 
 
