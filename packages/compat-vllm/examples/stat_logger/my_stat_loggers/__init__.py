@@ -1,0 +1,1 @@
+"""Stat loggers whose numbers Prometheus reads from a port of their own: see `requests.py` and `tokens.py`."""
