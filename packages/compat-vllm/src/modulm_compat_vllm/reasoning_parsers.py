@@ -13,7 +13,7 @@ from vllm.reasoning.abs_reasoning_parsers import ReasoningParser
 from modulm.interfaces import parsers
 from modulm.interfaces.parsers import Content, Event, Reasoning, ResponseContext
 from modulm.sampling_params import SamplingParams
-from modulm_compat_vllm.responses import Written, adjusted, request_of
+from modulm_compat_vllm.responses import Written, adjusted, request_of, rest_of
 from modulm_compat_vllm.tokenizer import ParserTokenizer
 
 
@@ -79,10 +79,6 @@ class ReasoningParserAdapter(parsers.ReasoningParser):
             reasoning, content = self._parser.extract_reasoning(self._written.text, self._request)
         except NotImplementedError:
             return []
-        return self._events(_rest(reasoning, self._reasoning), _rest(content, self._content))
-
-
-def _rest(whole: str | None, reported: str) -> str:
-    """Return what of `whole` was not reported; nothing where the two contradict each other."""
-    whole = whole or ""
-    return whole[len(reported) :] if whole.startswith(reported) else ""
+        if not ((reasoning or "").startswith(self._reasoning) and (content or "").startswith(self._content)):
+            return []  # the two methods contradict each other, and what was streamed is not taken back
+        return self._events(rest_of(reasoning, self._reasoning), rest_of(content, self._content))

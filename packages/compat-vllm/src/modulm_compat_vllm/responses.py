@@ -56,3 +56,9 @@ class Written:
         self.text += text
         self.ids += token_ids
         return before, self.text, text, ids_before, list(self.ids), list(token_ids)
+
+
+def rest_of(whole: str | None, reported: str) -> str:
+    """Return what of `whole` was not reported; nothing where the two contradict each other."""
+    whole = whole or ""
+    return whole[len(reported) :] if whole.startswith(reported) else ""

@@ -17,7 +17,7 @@ from vllm.tool_parsers.abstract_tool_parser import ToolParser
 from modulm.interfaces import parsers
 from modulm.interfaces.parsers import CallArguments, CallStart, Content, Event, ResponseContext
 from modulm.sampling_params import SamplingParams
-from modulm_compat_vllm.responses import Written, adjusted, request_of
+from modulm_compat_vllm.responses import Written, adjusted, request_of, rest_of
 from modulm_compat_vllm.tokenizer import ParserTokenizer
 
 
@@ -112,20 +112,19 @@ class ToolParserAdapter(parsers.ToolParser):
         wanted = known[last].get("arguments") or ""
         if not isinstance(wanted, str):
             wanted = json.dumps(wanted, ensure_ascii=False)
-        rest = wanted[len(streamed[last]) :] if wanted.startswith(streamed[last]) else ""
+        rest = rest_of(wanted, streamed[last])
         return self._more_arguments(last, rest) if rest else []
 
     def _left_out(self, whole: ExtractedToolCallInformation) -> list[Event]:
         """What the whole text holds beyond what was reported; what contradicts it is left as it was."""
         events: list[Event] = []
         content = (whole.content or "") if whole.tools_called else self._written.text
-        if not self._arguments and not self._content.strip() and content:
-            events.append(Content(content))
+        if (whole.tools_called or not self._arguments) and (rest := rest_of(content, self._content)):
+            events.append(Content(rest))
         for index, call in enumerate(whole.tool_calls if whole.tools_called else ()):
             if index == len(self._arguments):
                 self._arguments.append("")
                 events.append(CallStart(index, call.function.name, call.id))
-            had = self._arguments[index]
-            if call.function.arguments.startswith(had) and call.function.arguments != had:
-                events += self._more_arguments(index, call.function.arguments[len(had) :])
+            if rest := rest_of(call.function.arguments, self._arguments[index]):
+                events += self._more_arguments(index, rest)
         return events
