@@ -168,12 +168,12 @@ class Site:
             "MODULM_STRICT_PLUGINS": "1", "OMP_NUM_THREADS": "1", "MODULM_CACHE_DIR": str(folder / "cache"),
         }  # fmt: skip
 
-    def command(self, *words):
+    def command(self, *words, status=0):
         done = subprocess.run(
             [sys.executable, "-m", "modulm.cli", *words],
             env=self.environment, capture_output=True, text=True, timeout=120, check=False,
         )  # fmt: skip
-        assert done.returncode == 0, done.stderr
+        assert done.returncode == status, done.stderr
         return done.stdout
 
     def flags(self):
@@ -223,9 +223,23 @@ def test_the_table_has_every_group_and_no_other_process():
     assert {kind for kinds in PROCESSES.values() for kind in kinds} == PROCESS_KINDS.keys()
 
 
-@pytest.mark.parametrize("words", [["plugins", "list", "--json"], ["env"], ["generate", "--help"], ["--version"]])
-def test_a_command_that_runs_no_engine_loads_nothing(site, words):
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["plugins", "list", "--json"], ["plugins", "why", "witness"], ["plugins", "lock"],
+        ["env"], ["generate", "--help"], ["--version"],
+    ],
+)  # fmt: skip
+def test_a_command_that_runs_no_engine_loads_nothing(site, words, monkeypatch):
+    monkeypatch.chdir(site.folder)
     assert site.command(*words) and site.events() == []
+
+
+def test_the_doctor_tries_each_plugin_in_a_process_of_its_own(site):
+    assert "none tried" in site.command("plugins", "doctor", "--no-import") and site.events() == []
+    site.command("plugins", "doctor", "--fresh", status=1)  # some modules here hold nothing but notes
+    imports = [event["pid"] for event in site.events() if event["event"] == "import"]
+    assert len(imports) == len(set(imports)) == len(NOUNS)
 
 
 def test_generate(site):
