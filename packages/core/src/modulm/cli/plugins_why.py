@@ -137,10 +137,20 @@ def _choices(model: str) -> list[dict[str, Any]]:
 
     llm = load_llm(EngineConfig.make(model=model))
     try:
-        choices: list[dict[str, Any]] = llm.explain()["choices"]
-        return choices
+        made = llm.explain()
     finally:
         llm.shutdown()
+    choices: list[dict[str, Any]] = [*made["choices"], _choice("modulm.executors", {llm.config.executor: "by name"})]
+    served: dict[str, str] = {}  # "cpu: linear GroupedInt (...)" -> how many weights
+    for line, count in made["worker"].get("weights by kernel", {}).items():
+        name, _, what = line.partition(": ")
+        served[name] = "; ".join([*filter(None, [served.get(name)]), f"{count} x {what}"])
+    return [*choices, *(_choice("modulm.kernels", {name: what}) for name, what in served.items())]
+
+
+def _choice(family: str, chosen: dict[str, str]) -> dict[str, Any]:
+    candidates = [{"name": name, "accepted": True, "reason": reason} for name, reason in chosen.items()]
+    return {"family": family, "chosen": candidates[0]["name"], "candidates": candidates}
 
 
 def _text(answer: dict[str, Any]) -> str:
