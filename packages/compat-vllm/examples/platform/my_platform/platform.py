@@ -15,7 +15,7 @@ logger = init_logger("vllm.my_platform")
 
 
 class MyPlatform(Platform):
-    """Serves everywhere."""
+    """Chosen wherever the device is."""
 
     _enum = PlatformEnum.OOT
     device_name: str = "MyDevice"
