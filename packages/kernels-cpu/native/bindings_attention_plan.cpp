@@ -153,7 +153,8 @@ void AttentionPlan::attend(const AttentionCall& call, const Units& work, const A
   if (ready_.size() < size_t(work.num_tiles * heads)) {
     ready_ = std::vector<std::atomic<int32_t>>(size_t(work.num_tiles * heads));
   }
-  const auto body = [&](int64_t begin, int64_t end) {
+  // `from` to `to` is what this thread does before and after, if no other takes it: what is read next is asked for now.
+  const auto attend_to = [&](int64_t begin, int64_t end, int64_t from, int64_t to) {
     float* memory = scratch(scratch_size);
     for (int64_t i = begin; i < end; ++i) {
       const AttentionUnit& unit = work.units[size_t(i / heads)];
@@ -161,9 +162,9 @@ void AttentionPlan::attend(const AttentionCall& call, const Units& work, const A
       // Of one tile and head, all splits lie together.
       float* partial = partials_.data() + (unit.partial_row * heads + head * rows * unit.num_splits) * partial_size;
       const int64_t first = i - head, after = first + heads;  // of this unit's heads, of the next's
-      const AttentionAround around{first > begin ? &unit - 1 : nullptr, after < end ? &unit + 1 : nullptr,
-                                   std::max(begin - first, int64_t(0)), std::min(end - first, heads),
-                                   std::min(end - after, heads)};
+      const AttentionAround around{first > from ? &unit - 1 : nullptr, after < to ? &unit + 1 : nullptr,
+                                   std::max(from - first, int64_t(0)), std::min(to - first, heads),
+                                   std::min(to - after, heads)};
       if (unit.writes) kernels.write(call, head, unit.first_token, unit.first_token + 1);
       kernels.attend(call, unit, head, around, memory, partial + unit.split * rows * partial_size);
       if (unit.num_splits == 1) continue;
@@ -174,13 +175,13 @@ void AttentionPlan::attend(const AttentionCall& call, const Units& work, const A
       kernels.join(call, unit, head, partial);
     }
   };
-  if (work.cost * heads < kCostToShare) {
-    body(0, count);
-  } else {
-    // Several small units at a time, each of which asks for the next one's memory, where threads stay even.
-    const bool is_small = work.most_rows <= kRowsToSplit;
-    pool.run(count, is_small ? std::clamp<int64_t>(count / (2 * pool.num_threads()), 1, heads) : 1, body);
-  }
+  if (work.cost * heads < kCostToShare) return attend_to(0, count, 0, count);
+  const bool is_small = work.most_rows <= kRowsToSplit;
+  const int64_t grain = is_small ? std::clamp<int64_t>(count / (2 * pool.num_threads()), 1, heads) : 1;
+  pool.run(count, grain, [&](int64_t begin, int64_t end) {
+    const int share = pool.share_of(begin, count, grain);
+    attend_to(begin, end, pool.share_begin(share, count, grain), pool.share_begin(share + 1, count, grain));
+  });
 }
 
 }  // namespace modulm

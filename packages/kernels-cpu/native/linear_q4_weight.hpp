@@ -110,8 +110,7 @@ class Q4Weight : public PackedWeight {
     const auto kernel = linear_q4(isa_).fast;
     const Stream all = stream();
     pool.run(all.blocks, all.grain, [&, kernel](int64_t first, int64_t last) {
-      int share = 0;
-      while (pool.share_begin(share + 1, all.blocks, all.grain) <= first) ++share;
+      const int share = pool.share_of(first, all.blocks, all.grain);
       const uint8_t* next = next_.data == nullptr ? nullptr : next_.begin_of(share, pool);
       kernel(view_, x, first, last, 0, num_tokens, out, {all.begin_of(share + 1, pool), next});
     });

@@ -28,6 +28,13 @@ class Pool {
     return begin < count ? begin : count;
   }
 
+  // Whose share an item is in.
+  int share_of(int64_t item, int64_t count, int64_t grain) const {
+    int number = 0;
+    while (share_begin(number + 1, count, grain) <= item) ++number;
+    return number;
+  }
+
   // Call `body(begin, end)` for disjoint ranges that cover [0, count), `grain` items at a time; returns when all are
   // done. `body` runs on several threads at once and must not throw. One job at a time: concurrent callers queue.
   template <class Body>
