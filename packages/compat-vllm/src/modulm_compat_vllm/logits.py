@@ -7,6 +7,7 @@ from vllm.config import VllmConfig, set_current_vllm_config
 
 from modulm.config import EngineConfig
 from modulm_compat_vllm.config import view
+from modulm_compat_vllm.stand_in import stand_in
 
 
 @functools.cache
@@ -18,9 +19,7 @@ def adapted(plugin_class: type) -> type:
         with set_current_vllm_config(seen):
             super(made, self).__init__(seen, *args, **options)  # type: ignore[arg-type]
 
-    said = {"__init__": __init__, "__module__": plugin_class.__module__, "__doc__": plugin_class.__doc__}
-    made = type(plugin_class.__name__, (plugin_class,), {**said, "modulm_class": classmethod(lambda cls: cls)})
-    made.__qualname__ = plugin_class.__qualname__
+    made: type = stand_in(plugin_class, plugin_class, __init__=__init__, modulm_class=classmethod(lambda cls: cls))
     return made
 
 

@@ -14,6 +14,7 @@ from modulm.interfaces import lora
 from modulm.log import logger
 from modulm.plugins.registry import registry
 from modulm.types import Adapter
+from modulm_compat_vllm.stand_in import stand_in
 
 _FAMILY = "modulm.lora_resolvers"
 _log = logger("compat_vllm")
@@ -40,8 +41,8 @@ def register(name: str, resolver: LoRAResolver) -> None:
     taken = name in registry(_FAMILY)
     if taken:
         _log.warning("LoRA resolver %r is registered already and is replaced by %r.", name, resolver)
-    said = {"resolver": resolver, "__module__": type(resolver).__module__, "__doc__": type(resolver).__doc__}
-    registry(_FAMILY).register(name, type(type(resolver).__name__, (ResolverAdapter,), said), override=taken)
+    adapter = stand_in(ResolverAdapter, type(resolver), resolver=resolver)
+    registry(_FAMILY).register(name, adapter, override=taken)
 
 
 def registered() -> dict[str, LoRAResolver]:

@@ -22,6 +22,7 @@ from modulm.plugins.platforms import current_platform
 from modulm.plugins.registry import registry
 from modulm_compat_vllm import config as configs
 from modulm_compat_vllm import worker
+from modulm_compat_vllm.stand_in import stand_in
 
 if TYPE_CHECKING:
     import torch
@@ -79,16 +80,12 @@ def adapted(plugin_class: type[VllmPlatform]) -> type[Platform]:
             f"of {' and '.join(PLATFORMS)} only. Add get_device_total_memory."
         )
     said = {
-        "plugin_class": plugin_class,
         "name": plugin_class.device_name,
         "device_type": device_type,
         "kernels": base.kernels if base else (),
         "supported_dtypes": base.supported_dtypes if base else Platform.supported_dtypes,
-        "__doc__": plugin_class.__doc__,
-        "__module__": plugin_class.__module__,
-        "__qualname__": plugin_class.__qualname__,
     }
-    return cast(type[Platform], type(plugin_class.__name__, (PlatformAdapter,), said))
+    return stand_in(PlatformAdapter, plugin_class, **said)
 
 
 def _says(plugin_class: type, name: str) -> bool:

@@ -4,9 +4,8 @@
 what the first had not reported is reported then: a parser that has only one of the two serves all responses.
 """
 
-import functools
 from collections.abc import Sequence
-from typing import ClassVar, cast
+from typing import ClassVar
 
 from vllm.reasoning.abs_reasoning_parsers import ReasoningParser
 
@@ -15,18 +14,6 @@ from modulm.interfaces.parsers import Content, Event, Reasoning, ResponseContext
 from modulm.sampling_params import SamplingParams
 from modulm_compat_vllm.responses import Written, adjusted, request_of, rest_of
 from modulm_compat_vllm.tokenizer import ParserTokenizer
-
-
-@functools.cache
-def adapted(plugin_class: type[ReasoningParser]) -> type[parsers.ReasoningParser]:
-    """Return the class that stands for a plugin's."""
-    said = {
-        "plugin_class": plugin_class,
-        "__module__": plugin_class.__module__,
-        "__doc__": plugin_class.__doc__,
-        "__qualname__": plugin_class.__qualname__,
-    }
-    return cast(type[parsers.ReasoningParser], type(plugin_class.__name__, (ReasoningParserAdapter,), said))
 
 
 class ReasoningParserAdapter(parsers.ReasoningParser):

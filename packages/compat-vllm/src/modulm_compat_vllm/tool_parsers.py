@@ -5,11 +5,10 @@ end `extract_tool_calls` is asked for the whole, and calls or arguments that the
 then. So a parser that has only one of the two serves streams and whole answers alike.
 """
 
-import functools
 import inspect
 import json
 from collections.abc import Sequence
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 from vllm.entrypoints.openai.engine.protocol import DeltaMessage, ExtractedToolCallInformation
 from vllm.tool_parsers.abstract_tool_parser import ToolParser
@@ -19,18 +18,6 @@ from modulm.interfaces.parsers import CallArguments, CallStart, Content, Event, 
 from modulm.sampling_params import SamplingParams
 from modulm_compat_vllm.responses import Written, adjusted, request_of, rest_of
 from modulm_compat_vllm.tokenizer import ParserTokenizer
-
-
-@functools.cache
-def adapted(plugin_class: type[ToolParser]) -> type[parsers.ToolParser]:
-    """Return the class that stands for a plugin's."""
-    said = {
-        "plugin_class": plugin_class,
-        "__module__": plugin_class.__module__,
-        "__doc__": plugin_class.__doc__,
-        "__qualname__": plugin_class.__qualname__,
-    }
-    return cast(type[parsers.ToolParser], type(plugin_class.__name__, (ToolParserAdapter,), said))
 
 
 class ToolParserAdapter(parsers.ToolParser):

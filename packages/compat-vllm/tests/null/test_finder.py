@@ -127,7 +127,7 @@ print(json.dumps([*answer, modulm_compat_vllm.status()["serving"], len(finders)]
     ("statement", "name", "there"),
     [
         ("import vllm.ray", "vllm.ray", "'vllm' has: CompletionOutput, LLM, ModelRegistry, "),
-        ("from vllm import PoolingParams", "vllm.PoolingParams", "Did you mean 'vllm.SamplingParams'?"),
+        ("from vllm import SamplingParam", "vllm.SamplingParam", "Did you mean 'vllm.SamplingParams'?"),
         ("from vllm.logger import init_loger", "vllm.logger.init_loger", "'vllm.logger' has: init_logger. Did you"),
         ("import vllm.sampling_params.more", "vllm.sampling_params.more", "has: RequestOutputKind, SamplingParams."),
     ],

@@ -5,7 +5,7 @@ are in modulm's registry, family `modulm.reasoning_parsers`, and nowhere else.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -13,7 +13,8 @@ from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionReque
 from vllm.entrypoints.openai.engine.protocol import DeltaMessage
 from vllm.tokenizers import TokenizerLike
 
-from modulm_compat_vllm.parser_names import ParserNames
+from modulm_compat_vllm.parser_manager import ParserManager
+from modulm_compat_vllm.stand_in import only_stand_in
 
 
 class ReasoningParser(ABC):
@@ -25,9 +26,9 @@ class ReasoningParser(ABC):
     @classmethod
     def modulm_class(cls) -> type:
         """Return what stands for this class in modulm's registries."""
-        from modulm_compat_vllm.reasoning_parsers import adapted
+        from modulm_compat_vllm.reasoning_parsers import ReasoningParserAdapter
 
-        return adapted(cls)
+        return only_stand_in(ReasoningParserAdapter, cls)
 
     @cached_property
     def vocab(self) -> dict[str, int]:
@@ -67,39 +68,19 @@ class ReasoningParser(ABC):
         return request
 
 
-class ReasoningParserManager:
+class ReasoningParserManager(ParserManager):
     """Names of reasoning parsers."""
 
-    _names = ParserNames(
-        "modulm.reasoning_parsers", "Reasoning parser", "vllm.reasoning.abs_reasoning_parsers:ReasoningParser"
-    )
+    family = "modulm.reasoning_parsers"
+    noun = "Reasoning parser"
+    base = f"{ReasoningParser.__module__}:ReasoningParser"
 
     @classmethod
     def get_reasoning_parser(cls, name: str) -> type[ReasoningParser]:
         """Return a class. Raises `KeyError` for a name that is not there, `TypeError` for what is no parser."""
-        return cls._names.get(name)
-
-    @classmethod
-    def register_module(
-        cls, name: str | list[str] | None = None, force: bool = True, module: type[ReasoningParser] | None = None
-    ) -> type[ReasoningParser] | Callable[[type[ReasoningParser]], type[ReasoningParser]]:
-        """Register `module` by one or more names, or the class that this decorates; without a name by its own.
-
-        Raises `KeyError` where the name is taken and `force` is false, `TypeError` for what is no parser.
-        """
-        return cls._names.register_module(name, force, module)
-
-    @classmethod
-    def register_lazy_module(cls, name: str, module_path: str, class_name: str) -> None:
-        """Register a class by where it is; imported when it is asked for."""
-        cls._names.register_lazy(name, module_path, class_name)
-
-    @classmethod
-    def list_registered(cls) -> list[str]:
-        """Return all names, sorted, modulm's own among them."""
-        return cls._names.all()
+        return cls._find(name)
 
     @classmethod
     def import_reasoning_parser(cls, plugin_path: str) -> None:
         """Import a module, or a file, that registers parsers; a failure is logged."""
-        cls._names.import_plugin(plugin_path)
+        cls._import(plugin_path)

@@ -4,7 +4,7 @@ How a parser of this kind meets modulm's contract: `modulm_compat_vllm/tool_pars
 in modulm's registry, family `modulm.tool_parsers`, and nowhere else.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, TypeAlias
 
@@ -12,7 +12,8 @@ from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionReque
 from vllm.entrypoints.openai.engine.protocol import DeltaMessage, ExtractedToolCallInformation
 from vllm.tokenizers import TokenizerLike
 
-from modulm_compat_vllm.parser_names import ParserNames
+from modulm_compat_vllm.parser_manager import ParserManager
+from modulm_compat_vllm.stand_in import only_stand_in
 
 Tool: TypeAlias = ChatCompletionToolsParam
 
@@ -38,9 +39,9 @@ class ToolParser:
     @classmethod
     def modulm_class(cls) -> type:
         """Return what stands for this class in modulm's registries."""
-        from modulm_compat_vllm.tool_parsers import adapted
+        from modulm_compat_vllm.tool_parsers import ToolParserAdapter
 
-        return adapted(cls)  # type: ignore[arg-type]
+        return only_stand_in(ToolParserAdapter, cls)
 
     @cached_property
     def vocab(self) -> dict[str, int]:
@@ -69,37 +70,19 @@ class ToolParser:
         raise NotImplementedError("AbstractToolParser.extract_tool_calls_streaming has not been implemented!")
 
 
-class ToolParserManager:
+class ToolParserManager(ParserManager):
     """Names of tool parsers."""
 
-    _names = ParserNames("modulm.tool_parsers", "Tool parser", "vllm.tool_parsers.abstract_tool_parser:ToolParser")
+    family = "modulm.tool_parsers"
+    noun = "Tool parser"
+    base = f"{ToolParser.__module__}:ToolParser"
 
     @classmethod
     def get_tool_parser(cls, name: str) -> type[ToolParser]:
         """Return a class. Raises `KeyError` for a name that is not there, `TypeError` for what is no parser."""
-        return cls._names.get(name)
-
-    @classmethod
-    def register_module(
-        cls, name: str | list[str] | None = None, force: bool = True, module: type[ToolParser] | None = None
-    ) -> type[ToolParser] | Callable[[type[ToolParser]], type[ToolParser]]:
-        """Register `module` by one or more names, or the class that this decorates; without a name by its own.
-
-        Raises `KeyError` where the name is taken and `force` is false, `TypeError` for what is no parser.
-        """
-        return cls._names.register_module(name, force, module)
-
-    @classmethod
-    def register_lazy_module(cls, name: str, module_path: str, class_name: str) -> None:
-        """Register a class by where it is; imported when it is asked for."""
-        cls._names.register_lazy(name, module_path, class_name)
-
-    @classmethod
-    def list_registered(cls) -> list[str]:
-        """Return all names, sorted, modulm's own among them."""
-        return cls._names.all()
+        return cls._find(name)
 
     @classmethod
     def import_tool_parser(cls, plugin_path: str) -> None:
         """Import a module, or a file, that registers parsers; a failure is logged."""
-        cls._names.import_plugin(plugin_path)
+        cls._import(plugin_path)

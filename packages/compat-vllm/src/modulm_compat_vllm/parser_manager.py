@@ -1,0 +1,96 @@
+"""What both of vLLM's parser managers do: names -> classes, kept in modulm's registry of their family."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, ClassVar
+
+from vllm.utils.import_utils import import_plugin
+
+from modulm.errors import PluginError, UnknownName
+from modulm.log import logger
+from modulm.plugins import refs
+from modulm.plugins.registry import registry
+
+_log = logger("compat_vllm")
+
+
+class ParserManager:
+    """Names of one family. A derived class gives finding and importing the names that they have in vLLM.
+
+    Attributes:
+        noun: "Tool parser".
+        base: Where the class is that parsers derive from.
+    """
+
+    family: ClassVar[str]
+    noun: ClassVar[str]
+    base: ClassVar[str]
+
+    @classmethod
+    def register_module(
+        cls, name: str | list[str] | None = None, force: bool = True, module: type | None = None
+    ) -> type | Callable[[type], type]:
+        """Register `module` by one or more names, or the class that this decorates; without a name by its own.
+
+        Raises `KeyError` where the name is taken and `force` is false, `TypeError` for what is no parser.
+        """
+        if not isinstance(force, bool):
+            raise TypeError(f"force must be a boolean, but got {type(force)}")
+        return partial(cls._register, name, force) if module is None else cls._register(name, force, module)
+
+    @classmethod
+    def _register(cls, name: str | list[str] | None, force: bool, found: type) -> type:
+        base = refs.resolve(cls.base, cls.noun)
+        if not (isinstance(found, type) and issubclass(found, base)):
+            raise TypeError(f"module must be subclass of {base.__name__}, but got {type(found)}")
+        for each in [name or found.__name__] if isinstance(name, str | None) else name:
+            if not force and cls._is_there(each):
+                raise KeyError(f"{each} is already registered.")
+            cls._put(each, found)
+        return found
+
+    @classmethod
+    def register_lazy_module(cls, name: str, module_path: str, class_name: str) -> None:
+        """Register a class by where it is, to be imported when it is asked for; one that is there goes before it."""
+        if not cls._is_there(name):
+            cls._put(name, f"{module_path}:{class_name}")
+
+    @classmethod
+    def list_registered(cls) -> list[str]:
+        """Return all names, sorted, modulm's own among them."""
+        return registry(cls.family).names()
+
+    @classmethod
+    def _is_there(cls, name: str) -> bool:
+        held = registry(cls.family).registrations().get(name)
+        return held is not None and not isinstance(held.target, str)
+
+    @classmethod
+    def _put(cls, name: str, target: Any) -> None:
+        found = registry(cls.family)
+        found.register(name, target, override=name in found)
+
+    @classmethod
+    def _find(cls, name: str) -> Any:
+        """Return the class of that name, as its author wrote it."""
+        try:
+            found = registry(cls.family).get(name)
+        except UnknownName as error:
+            raise KeyError(f"{cls.noun} '{name}' not found. Available: {', '.join(cls.list_registered())}") from error
+        except PluginError as error:
+            raise TypeError(str(error)) from error
+        own = getattr(found, "plugin_class", None)
+        if own is None:
+            raise TypeError(
+                f"{cls.noun} {name!r} is {found.__module__}.{found.__qualname__}, written for modulm's interface: no "
+                "class of vLLM's kind. Choose it by its name, and derive from another."
+            )
+        return own
+
+    @classmethod
+    def _import(cls, plugin_path: str) -> None:
+        """Import a module by name, or else from a file; a failure is logged."""
+        try:
+            import_plugin(plugin_path)
+        except Exception:
+            _log.exception("Failed to load the %s plugin %r.", cls.noun.lower(), plugin_path)
