@@ -17,7 +17,12 @@ def stand_in(base: type[Kind], theirs: Any, **said: Any) -> type[Kind]:
     return made
 
 
-@functools.cache
-def only_stand_in(base: Any, theirs: Any) -> type:
+def only_stand_in(base: type, theirs: Any) -> type:
     """Return the same class for the same two each time."""
-    return stand_in(base, theirs)
+    return _only(base, theirs)
+
+
+@functools.cache
+def _only(base: Any, theirs: Any) -> type:
+    made: type = stand_in(base, theirs)
+    return made
