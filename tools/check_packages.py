@@ -41,6 +41,7 @@ IMPORTED_AS = {"opentelemetry-api": "opentelemetry", "pyyaml": "yaml", "pyzmq": 
 ALSO_PROVIDES = {"compat-vllm": {"vllm"}}
 """Packages with import names beside their own."""
 _ENTRY = re.compile(r"^(?P<module>[A-Za-z_][\w.]*):(?P<attribute>[A-Za-z_][\w.]*)$")
+TEMPLATES = "modulm.templates"
 _MODULES = {"pytest11"}
 """Groups whose entry points are modules."""
 _RANGE = re.compile(r">=(\d+)\.(\d+)(?:\.\d+)?,<(\d+)\.(\d+)$")
@@ -114,7 +115,7 @@ def _entry_points(package: Package) -> Iterator[str]:
         if group == VERSIONS:
             yield from _versions(entries)
             continue
-        if group not in GROUPS | {"console_scripts"}:
+        if group not in GROUPS | {"console_scripts", TEMPLATES}:
             yield f"entry-point group {group!r} is unknown; there are {', '.join(sorted(GROUPS))}"
         for name, value in entries.items():
             match = _ENTRY.match(f"{value}:__doc__" if group in _MODULES else value)

@@ -24,7 +24,7 @@ def known(root: Path) -> dict[str, dict[str, str]]:
     """Return group -> name -> distribution, sorted. Raises `ValueError` when two distributions claim one name."""
     table: dict[str, dict[str, str]] = {}
     for package in packages(root):
-        for group in package.entry_points.keys() - {"modulm.interface_versions"}:
+        for group in package.entry_points.keys() - {"modulm.interface_versions", "modulm.templates"}:
             if not group.startswith(("modulm.", "vllm.")):
                 continue
             for name in package.entry_points[group]:

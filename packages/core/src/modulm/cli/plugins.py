@@ -1,4 +1,4 @@
-"""`modulm plugins ACTION`: which plugins are installed, what is wrong with them, why one is used, and locking them.
+"""`modulm plugins ACTION`: which plugins are installed, what is wrong with them, why one is used; locks; a new one.
 
 No action imports a plugin or torch into this process. The exit status is 0 when all is well, 1 when something is found,
 2 when the command itself is refused.
@@ -11,9 +11,13 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-HELP = "list, check, explain and lock the installed plugins"
+HELP = "list, check, explain and lock the installed plugins, or write a new one"
 LOCK = "modulm-plugins.lock"
-_ELSEWHERE = {"doctor": "modulm.cli.plugins_doctor", "why": "modulm.cli.plugins_why"}
+_ELSEWHERE = {
+    "doctor": "modulm.cli.plugins_doctor",
+    "why": "modulm.cli.plugins_why",
+    "new": "modulm.cli.plugins_new",
+}
 """Actions with a file of their own: a module with `HELP`, `add_arguments(parser)` and `run(args)`."""
 
 

@@ -16,6 +16,8 @@ STAT_LOGGER = "vllm.stat_logger_plugins"
 IO_PROCESSOR = "vllm.io_processor_plugins"
 ENDPOINT = "vllm.endpoint_plugins"
 LOGITS = "vllm.logits_processors"
+TEMPLATES = "modulm.templates"
+"""No plugins, but templates of plugin packages: see `cli/plugins_new.py`."""
 
 HOOKS = {
     GENERAL: "General plugin",

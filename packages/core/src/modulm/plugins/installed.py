@@ -23,7 +23,7 @@ from typing import Any
 from modulm.errors import ConfigError
 from modulm.log import logger
 from modulm.plugins import refs
-from modulm.plugins.families import NOUNS
+from modulm.plugins.families import NOUNS, TEMPLATES
 from modulm.plugins.policy import canonical
 
 PREFIXES = ("vllm.", "modulm.")
@@ -53,7 +53,8 @@ class Installed:
     @property
     def entries(self) -> list[metadata.EntryPoint]:
         """Its entry points in groups of ours."""
-        return [entry for entry in self.source.entry_points if entry.group.startswith(PREFIXES)]
+        found = [entry for entry in self.source.entry_points if entry.group.startswith(PREFIXES)]
+        return [entry for entry in found if entry.group != TEMPLATES]
 
     @property
     def editable(self) -> str | None:
