@@ -107,6 +107,14 @@ def test_a_reader_who_does_what_the_page_says_succeeds(page, tmp_path, free_port
         reader.does(language, text.replace("8000", str(free_port)))
 
 
+def test_the_kinds_of_packages_that_pages_name_are_there(tmp_path):
+    reader = Reader(tmp_path)
+    reader.does("sh", "modulm plugins new --list")
+    kinds = {line.split()[0] for line in reader.printed.splitlines()}
+    named = {kind for page in PAGES for kind in re.findall(r"plugins new\s+([a-z-]+)\s", page.read_text())}
+    assert named <= kinds and len(named) > 3
+
+
 def test_a_reader_notices_what_is_not_true(tmp_path):
     reader = Reader(tmp_path)
     reader.does("python", "print('the answer is 42')")
