@@ -222,7 +222,7 @@ class PlatformAdapter(Platform):
             self.plugin.check_if_supports_dtype(seen.model_config.dtype)
 
     def _use_worker(self, path: Any, config: "EngineConfig", seen: VllmConfig) -> None:
-        if config.executor != "inprocess":
+        if config.executor not in ("inprocess", path):  # the path: this configuration has been used before
             raise ConfigError(
                 f"Platform {self.name!r} sets worker_cls={path!r}, but executor={config.executor!r} was asked for, and "
                 "the one takes the place of the other. Leave the option out, or choose another platform with --device."

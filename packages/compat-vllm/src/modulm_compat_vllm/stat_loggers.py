@@ -4,6 +4,7 @@ A class is changed once, while it is defined: its own `record` or `log` is calle
 nothing of who calls; that is `modulm.frontend.stat_feed`.
 """
 
+import functools
 import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -20,33 +21,31 @@ _ORDER = ("scheduler_stats", "iteration_stats", "mm_cache_stats", "engine_idx")
 def modernise(logger_class: type) -> None:
     """Let methods that `logger_class` defines in an older style be called in today's."""
     defined = vars(logger_class)
-    if "record" in defined:
-        _pass_what_it_takes(logger_class, defined["record"])
+    if inspect.isfunction(record := defined.get("record")):
+        _put(logger_class, "record", _of_today(record))
     log = defined.get("log")
     needed = _required(log) if inspect.isfunction(log) else []
-    if not needed:
-        return
     if len(needed) > 2:
         raise TypeError(
             f"{logger_class.__qualname__}.log needs {', '.join(needed)}. A stat logger's log takes nothing, or one "
             "Stats, or scheduler_stats and iteration_stats: correct its signature."
         )
-    assert inspect.isfunction(log)
-    _record_by_log(logger_class, log, len(needed))
+    if needed:
+        assert inspect.isfunction(log)
+        _record_by_log(logger_class, log)
 
 
-def _pass_what_it_takes(logger_class: type, record: Callable[..., None]) -> None:
-    parameters = list(inspect.signature(record).parameters.values())[1:]
-    if any(each.kind is each.VAR_KEYWORD for each in parameters):
-        return
-    taken = {each.name for each in parameters}
-    if taken >= set(_ORDER):
-        return
-    num_by_position = sum(each.kind is not each.KEYWORD_ONLY for each in parameters)
-    by_position = min(2, num_by_position)
-    by_name = [name for name in _ORDER[2:] if name in taken]
+def _of_today(told: Callable[..., None]) -> Callable[..., None]:
+    """Return a `record` that tells `told` as much as it takes: all, the first two, or one `Stats` made of them."""
+    parameters = list(inspect.signature(told).parameters.values())[1:]
+    names = [each.name for each in parameters]
+    if any(each.kind in (each.VAR_KEYWORD, each.VAR_POSITIONAL) for each in parameters) or set(names) >= set(_ORDER):
+        return told
+    by_name = [name for name in _ORDER[2:] if name in names]
+    takes_stats = len(names) - len(by_name) == 1
 
-    def called(
+    @functools.wraps(told)
+    def record(
         self: Any,
         scheduler_stats: SchedulerStats | None,
         iteration_stats: IterationStats | None,
@@ -54,44 +53,41 @@ def _pass_what_it_takes(logger_class: type, record: Callable[..., None]) -> None
         engine_idx: int = 0,
     ) -> None:
         given = {"mm_cache_stats": mm_cache_stats, "engine_idx": engine_idx}
-        first = (scheduler_stats, iteration_stats)[:by_position]
-        record(self, *first, **{name: given[name] for name in by_name})
+        more = {name: given[name] for name in by_name}
+        if not takes_stats:
+            told(self, scheduler_stats, iteration_stats, **more)
+        elif scheduler_stats is not None and iteration_stats is not None:
+            told(self, stats_of(scheduler_stats, iteration_stats), **more)
 
-    _put(logger_class, "record", called, record)
+    del record.__wrapped__  # its signature is the one above
+    return record
 
 
-def _record_by_log(logger_class: type, log: Callable[..., None], num_arguments: int) -> None:
+def _record_by_log(logger_class: type, log: Callable[..., None]) -> None:
     """`log` was what `record` is now: it gets every step, and nothing is left to do every ten seconds."""
 
-    def called(
-        self: Any,
-        scheduler_stats: SchedulerStats | None,
-        iteration_stats: IterationStats | None,
-        mm_cache_stats: Any = None,
-        engine_idx: int = 0,
-    ) -> None:
-        if num_arguments == 2:
-            log(self, scheduler_stats, iteration_stats)
-        elif scheduler_stats is not None and iteration_stats is not None:
-            log(self, stats_of(scheduler_stats, iteration_stats))
+    @functools.wraps(log)
+    def nothing_unless_told(self: Any, *stats: Any) -> None:
+        if stats:  # a derived class calls super().log(stats)
+            log(self, *stats)
 
+    del nothing_unless_told.__wrapped__
     if "record" not in vars(logger_class):
-        _put(logger_class, "record", called, log)
-    _put(logger_class, "log", lambda self: None, log)
+        _put(logger_class, "record", _of_today(log))
+    _put(logger_class, "log", nothing_unless_told)
     if getattr(logger_class.log_engine_initialized, "__isabstractmethod__", False):  # type: ignore[attr-defined]
-        _put(logger_class, "log_engine_initialized", lambda self: None, log)
+        _put(logger_class, "log_engine_initialized", lambda self: None)
+
+
+def _put(logger_class: type, name: str, function: Callable[..., Any]) -> None:
+    function.__name__, function.__qualname__ = name, f"{logger_class.__qualname__}.{name}"
+    setattr(logger_class, name, function)
 
 
 def _required(function: Callable[..., Any]) -> list[str]:
     parameters = list(inspect.signature(function).parameters.values())[1:]
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     return [each.name for each in parameters if each.kind in kinds and each.default is each.empty]
-
-
-def _put(logger_class: type, name: str, function: Callable[..., Any], own: Callable[..., Any]) -> None:
-    function.__name__, function.__module__ = name, own.__module__
-    function.__qualname__ = f"{logger_class.__qualname__}.{name}"
-    setattr(logger_class, name, function)
 
 
 def stats_of(scheduler: SchedulerStats, iteration: IterationStats) -> "Stats":

@@ -192,6 +192,12 @@ def test_a_worker_class_and_an_executor_exclude_each_other():
         check(set_to("parallel_config", "worker_cls", "a.B"), executor="ray")
     assert check(set_to("parallel_config", "worker_cls", "a.B")).executor == "a.B"
     assert check(lambda vllm_config: None).executor == "inprocess"
+    config = EngineConfig.make(model="no-such-model")
+    change = set_to("parallel_config", "worker_cls", "a.B")
+    for _ in range(2):  # a configuration may be used again
+        made = adapter(check_and_update_config=classmethod(lambda cls, vllm_config: change(vllm_config)))
+        made.check_and_update_config(config)
+    assert config.executor == "a.B"
 
 
 def test_memory_dtypes_and_quantization_are_the_plugin_s_to_say():

@@ -128,6 +128,16 @@ class OldestOfThisEngine(StatLoggerBase):
         self.told.append((scheduler_stats, iteration_stats))
 
 
+class Inherits(OldestOfThisEngine):
+    def log(self, scheduler_stats, iteration_stats):
+        super().log(scheduler_stats, "changed")
+
+
+class StatsAlone(Kept):
+    def record(self, stats, engine_idx=0):
+        self.told.append((stats.num_running_sys, stats.num_generation_tokens_iter, engine_idx))
+
+
 @pytest.mark.parametrize(
     ("logger_class", "told"),
     [
@@ -135,6 +145,8 @@ class OldestOfThisEngine(StatLoggerBase):
         (OtherNames, (SCHEDULER, ITERATION, 0)),
         (Anything, (SCHEDULER, ITERATION, {"mm_cache_stats": None, "engine_idx": 0})),
         (OldestOfThisEngine, (SCHEDULER, ITERATION)),
+        (Inherits, (SCHEDULER, "changed")),
+        (StatsAlone, (3, 6, 0)),
     ],
 )
 def test_older_styles(site, logger_class, told):
