@@ -81,6 +81,7 @@ def main() -> None:
         generate(folder, options.distributions)
         environment = {name: value for name, value in os.environ.items() if not name.startswith(("VLLM_", "MODULM_"))}
         environment |= {"PYTHONPATH": str(folder), "MODULM_CACHE_DIR": f"{base}/cache"}
+        environment |= {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": f"{base}/bytecode"}  # as pip leaves it
         program = [sys.executable, "-m", "modulm.cli", "plugins"]
         lock = f"{base}/modulm-plugins.lock"
         print(f"{options.distributions} synthetic distributions; {os.cpu_count()} cores; load {os.getloadavg()[0]:.2f}")

@@ -6,7 +6,6 @@ that could change the answer; what was not well is tried each time. No plugin is
 
 import argparse
 import json
-import subprocess
 import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING
@@ -36,16 +35,22 @@ def run(args: argparse.Namespace) -> int:
     """Print the findings; 1 when there are any."""
     from modulm.plugins import discovery, doctor, verdicts
 
-    records = [record for record in discovery.records() if record.usable and doctor.missing_module(record) is None]
-    known = {} if args.fresh or args.no_import else verdicts.recall()
-    well = {verdicts.key(r) for r in records if (one := known.get(verdicts.key(r))) and verdicts.is_well(r, one)}
-    to_try = [] if args.no_import else [name for record in records if (name := verdicts.key(record)) not in well]
+    memory = verdicts.Memory() if args.fresh or args.no_import else verdicts.recall()
+    before = set(memory.requirements)
+    to_try = []
+    for record in discovery.records():
+        known = memory.verdicts.get(verdicts.key(record))
+        well = known is not None and verdicts.is_well(record, known)
+        if record.usable and not well and not args.no_import and doctor.missing_module(record) is None:
+            to_try.append(verdicts.key(record))
     if to_try:
-        known |= _tried(to_try, args.time_limit)
-        verdicts.remember(known)
-    found = doctor.examine(known)
+        memory.verdicts |= _tried(to_try, args.time_limit)
+    found = doctor.examine(memory)
+    if to_try or (set(memory.requirements) != before and not args.no_import):
+        verdicts.remember(memory)
     if args.json:
-        report = {"findings": [asdict(each) for each in found], "plugins": len(records), "tried": len(to_try)}
+        num_plugins = len(discovery.records())
+        report = {"findings": [asdict(each) for each in found], "plugins": num_plugins, "tried": len(to_try)}
         print(json.dumps(report, indent=2))
     else:
         _print(found, len(discovery.records()), len(to_try))
@@ -53,6 +58,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _tried(keys: list[str], limit_s: float) -> "dict[str, Verdict]":
+    import subprocess
+
     from modulm.errors import EngineError
     from modulm.plugins.verdicts import Verdict
 

@@ -6,7 +6,6 @@ Reads what others have found out and imports no plugin: `installed.py` knows the
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
 from importlib import metadata
 
 from modulm.errors import did_you_mean
@@ -17,7 +16,7 @@ from modulm.plugins.families import NOUNS, PLATFORM
 from modulm.plugins.installed import Installed
 from modulm.plugins.policy import DENIED, VARIABLE
 from modulm.plugins.records import LoadRecord
-from modulm.plugins.verdicts import SLOW_S, Verdict, is_well, key
+from modulm.plugins.verdicts import SLOW_S, Memory, Verdict, is_well, key
 
 Verdicts = Mapping[str, Verdict]
 
@@ -39,10 +38,13 @@ class Finding:
     mend: str
 
 
-def examine(verdicts: Verdicts) -> list[Finding]:
-    """Return everything that is wrong; plugins without a verdict are judged by their metadata alone."""
-    found = [*_distributions(), *_records(verdicts), *_names(), *_duplicates(), *_platforms(verdicts)]
-    return [*found, *_collisions(verdicts)]
+def examine(memory: Memory) -> list[Finding]:
+    """Return everything that is wrong; plugins without a verdict are judged by their metadata alone.
+
+    What is found out about requirements is added to the memory.
+    """
+    found = [*_metadata(), *_requirements(memory.requirements), *_records(memory.verdicts), *_names(), *_duplicates()]
+    return [*found, *_platforms(memory.verdicts), *_collisions(memory.verdicts)]
 
 
 def missing_module(record: LoadRecord) -> str | None:
@@ -51,7 +53,7 @@ def missing_module(record: LoadRecord) -> str | None:
     return f"{record.asked} names the module {module!r}, of which there is no file" if module else None
 
 
-def _distributions() -> Iterator[Finding]:
+def _metadata() -> Iterator[Finding]:
     for place in discovery.inventory().unreadable:
         problem = f"The metadata in {place} has entry points for plugins and no name, so they are passed over."
         yield Finding(check="metadata", subject=place, problem=problem, mend=f"rm -r {place}")
@@ -65,8 +67,14 @@ def _distributions() -> Iterator[Finding]:
         if gone:
             problem = f"{found.name} {found.version} has lost {len(gone)} of the files it installed, such as {gone[0]}."
             yield Finding(check="metadata", subject=found.name, problem=problem, mend=_install_anew(found))
+
+
+def _requirements(judged: dict[str, str]) -> Iterator[Finding]:
+    for found in discovery.inventory().distributions:
         for requirement in found.requires:
-            if problem := _unmet(requirement):
+            if requirement not in judged:
+                judged[requirement] = _unmet(requirement)
+            if problem := judged[requirement]:
                 text = f"{found.name} {found.version} needs {requirement.partition(';')[0].strip()!r}, and {problem}."
                 mend = f"pip install '{requirement.partition(';')[0].strip()}'"
                 yield Finding(check="requirement", subject=found.name, problem=text, mend=mend)
@@ -81,7 +89,6 @@ def _install_anew(found: Installed) -> str:
     return f"pip install --force-reinstall --no-deps {what}"
 
 
-@cache
 def _unmet(requirement: str) -> str:
     """Say what is wrong with a requirement here, or nothing."""
     from packaging.requirements import InvalidRequirement, Requirement
@@ -108,7 +115,7 @@ def _records(verdicts: Verdicts) -> Iterator[Finding]:
             yield Finding(
                 check="version", subject=record.qualified, problem=f"{record.asked}: {record.reason}.", mend=mend
             )
-        elif reason := missing_module(record):
+        elif verdict is None and (reason := missing_module(record)):
             mend = _install_anew(by_name[record.distribution])
             yield Finding(check="metadata", subject=record.qualified, problem=f"{reason}.", mend=mend)
         elif verdict is not None and record.usable and not is_well(record, verdict):

@@ -71,8 +71,11 @@ class Installed:
 
     def damaged(self, *, contents: bool) -> list[str]:
         """Return the recorded files that are gone, and with `contents` those that have changed."""
-        root = Path(str(self.source.locate_file("")))
-        return [path for path, digest in self.recorded if not _is_intact(root / path, digest if contents else "")]
+        root = str(self.source.locate_file(""))
+        files = [(path, os.path.join(root, path), digest) for path, digest in self.recorded]
+        return [
+            path for path, file, digest in files if not os.path.exists(file) or (contents and _is_changed(file, digest))
+        ]
 
 
 @dataclass(kw_only=True)
@@ -172,12 +175,10 @@ def _is_local(path: str) -> bool:
     return path.startswith("..") or path.endswith(".pyc") or (folder.endswith(".dist-info") and file in _LOCAL)
 
 
-def _is_intact(path: Path, digest: str) -> bool:
+def _is_changed(file: str, digest: str) -> bool:
     algorithm, _, expected = digest.partition("=")
     try:
-        if not expected:
-            return path.exists()
-        found = hashlib.new(algorithm, path.read_bytes()).digest()
+        found = hashlib.new(algorithm, Path(file).read_bytes()).digest() if expected else b""
     except (OSError, ValueError):
-        return False
-    return base64.urlsafe_b64encode(found).rstrip(b"=").decode() == expected
+        return True
+    return base64.urlsafe_b64encode(found).rstrip(b"=").decode() != expected

@@ -25,7 +25,7 @@ def listed(group: str | None = None) -> list[LoadRecord]:
     if group is not None and group not in NOUNS:
         hint = did_you_mean(group, NOUNS)
         raise ConfigError(f"Plugin group {group!r} is unknown.{hint} There are: {', '.join(NOUNS)}.")
-    seen = verdicts.recall()
+    seen = verdicts.recall().verdicts
     rows = [*_built_in(), *(_judged(record, seen.get(verdicts.key(record))) for record in discovery.records())]
     rows = [row for row in rows if group in (None, row.group)]
     return sorted(rows, key=lambda row: (row.group, row.name, row.distribution))
@@ -33,7 +33,7 @@ def listed(group: str | None = None) -> list[LoadRecord]:
 
 def registered() -> list[LoadRecord]:
     """Return a row for each name that general plugins register, as the doctor last saw it."""
-    seen = verdicts.recall()
+    seen = verdicts.recall().verdicts
     pairs = [(record, name) for record in discovery.records() if record.usable
              for name in getattr(seen.get(verdicts.key(record)), "registered", ())]  # fmt: skip
     return [
@@ -52,11 +52,12 @@ def _judged(record: LoadRecord, verdict: Verdict | None) -> LoadRecord:
     """Return a record with what can be known of a plugin that this process has not loaded."""
     if record.state != state.AVAILABLE:
         return record
-    if reason := doctor.missing_module(record):
-        return replace(record, state=state.BROKEN, reason=reason)
-    if verdict is None or verdict.state not in (state.BROKEN, state.INACTIVE):
-        return replace(record, registered=verdict.registered) if verdict else record
-    return replace(record, state=verdict.state, reason=f"as the doctor last saw it: {verdict.reason}")
+    if verdict is None:
+        reason = doctor.missing_module(record)
+        return replace(record, state=state.BROKEN, reason=reason) if reason else record
+    if verdict.state in (state.BROKEN, state.INACTIVE):
+        return replace(record, state=verdict.state, reason=f"as the doctor last saw it: {verdict.reason}")
+    return replace(record, registered=verdict.registered)
 
 
 def is_unwell(row: LoadRecord) -> bool:

@@ -12,9 +12,9 @@ import os
 import platform
 import sys
 import tempfile
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 from modulm.config import cache_folder
 from modulm.plugins import discovery, installed
@@ -51,7 +51,7 @@ class Verdict:
 
 def key(record: LoadRecord) -> str:
     """Return the name under which a plugin's verdict is kept."""
-    return f"{record.group}|{record.distribution}|{record.name}"
+    return f"{record.group}|{record.distribution}|{record.name}|{record.value}"
 
 
 def is_well(record: LoadRecord, verdict: Verdict) -> bool:
@@ -60,28 +60,43 @@ def is_well(record: LoadRecord, verdict: Verdict) -> bool:
     return light and verdict.state in (state.LOADED, state.INACTIVE)
 
 
-def recall() -> dict[str, Verdict]:
-    """Return the verdicts that are still good, by key."""
+@dataclass(kw_only=True)
+class Memory:
+    """What is still good of what was found out: verdicts by key, and requirements with what is wrong with them here."""
+
+    verdicts: dict[str, Verdict] = field(default_factory=dict)
+    requirements: dict[str, str] = field(default_factory=dict)
+
+
+def recall() -> Memory:
+    """Read what the last process remembered; empty when anything has changed since."""
     try:
         held = json.loads(_file().read_text(encoding="utf-8"))
         if held["environment"] != _environment():
-            return {}
-        kept = [(name, held["verdicts"].get(name), state) for name, state in _sources().items()]
-        return {name: Verdict(**found) for name, found, state in kept if found and found.pop("sources") == state}
+            return Memory()
+        files = _Files()
+        verdicts = {
+            name: Verdict(**found["verdict"])
+            for name, found in held["verdicts"].items()
+            if found["files"] == files.state(found["place"])
+        }
+        return Memory(verdicts=verdicts, requirements=held["requirements"])
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
-        return {}
+        return Memory()
 
 
-def remember(verdicts: Mapping[str, Verdict]) -> None:
-    """Keep verdicts for the next process. A cache folder that cannot be written is no error."""
-    sources = _sources()
-    kept = {
-        name: {**asdict(verdict), "sources": sources[name]} for name, verdict in verdicts.items() if name in sources
-    }
+def remember(memory: Memory) -> None:
+    """Keep it for the next process. A cache folder that cannot be written is no error."""
+    files, kept = _Files(), {}
+    for record in discovery.records():
+        if verdict := memory.verdicts.get(key(record)):
+            place = _place(record.value)
+            kept[key(record)] = {"verdict": asdict(verdict), "place": place, "files": files.state(place)}
+    held = {"environment": _environment(), "verdicts": kept, "requirements": memory.requirements}
     with contextlib.suppress(OSError):
         _file().parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile("w", dir=_file().parent, delete=False, encoding="utf-8") as file:
-            json.dump({"environment": _environment(), "verdicts": kept}, file)
+            json.dump(held, file)
         os.replace(file.name, _file())
 
 
@@ -97,20 +112,30 @@ def _environment() -> str:
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
-def _sources() -> dict[str, str]:
-    """Return key -> a digest of names, sizes and times of the files beside the module that a plugin is in."""
-    seen: dict[str, str] = {}
-    return {key(record): _state(record.value, seen) for record in discovery.records()}
-
-
-def _state(reference: str, seen: dict[str, str]) -> str:
+def _place(reference: str) -> str:
+    """Return the folder that a reference's module is in, or its file where it is no part of a package."""
     found = installed.spec(reference.partition("[")[0].partition(":")[0].strip())
     if found is None or not found.origin:
         return ""
     alone = "." not in found.name and found.submodule_search_locations is None
-    place = found.origin if alone else os.path.dirname(found.origin)
-    if place not in seen:
-        files = [Path(place)] if alone else [Path(entry) for entry in os.scandir(place) if entry.is_file()]
-        states = sorted((file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files)
-        seen[place] = hashlib.sha256(json.dumps(states).encode()).hexdigest()
-    return seen[place]
+    return found.origin if alone else os.path.dirname(found.origin)
+
+
+class _Files:
+    """Names, sizes and times of the files of folders, each looked at once."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, list[list[Any]]] = {}
+
+    def state(self, place: str) -> list[list[Any]]:
+        """Return them; none where there is no such folder or file."""
+        if place not in self._seen:
+            try:
+                files = (
+                    [place] if os.path.isfile(place) else [entry.path for entry in os.scandir(place) if entry.is_file()]
+                )
+                states = [(os.path.basename(file), os.stat(file)) for file in sorted(files)]
+                self._seen[place] = [[name, stat.st_size, stat.st_mtime_ns] for name, stat in states]
+            except OSError:
+                self._seen[place] = []
+        return self._seen[place]
