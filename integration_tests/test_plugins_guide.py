@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 import urllib.request
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -144,3 +145,32 @@ def test_two_plugins_with_one_metric(folder, tmp_path):
     assert found["problem"] == "Metric 'shared_requests' comes from 'one' (metric-one 1.0) and 'two' (metric-two 1.0)."
     name, _, value = found["mend"].removeprefix("export ").partition("=")
     assert modulm(folder, "plugins", "doctor", PYTHONPATH=str(tmp_path), **{name: value}).returncode == 0
+
+
+PYPROJECT = """
+[build-system]
+requires = ["hatchling"]
+build-backend = "hatchling.build"
+[project]
+name = "lock-both"
+version = "1.0"
+scripts = {lock-both = "lock_both:f"}
+entry-points = {"modulm.tool_parsers" = {both = "lock_both:P"}}
+"""
+
+
+def test_pip_and_uv_agree_on_what_they_installed(tmp_path):
+    (tmp_path / "lock_both").mkdir()
+    (tmp_path / "lock_both/__init__.py").write_text("class P: ...\ndef f(): ...\n")
+    (tmp_path / "pyproject.toml").write_text(PYPROJECT)
+    run = partial(subprocess.run, cwd=tmp_path, check=True, capture_output=True)
+    run([sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", "dist"])
+    (wheel,) = (tmp_path / "dist").glob("*.whl")
+    options = ["install", "--no-deps", "--no-index", str(wheel), "--target"]
+    run([sys.executable, "-m", "pip", *options, "by_pip"])
+    run([str(Path(sys.executable).with_name("uv")), "pip", *options, "by_uv"])
+    records = [(tmp_path / place / "lock_both-1.0.dist-info/RECORD").read_text() for place in ("by_pip", "by_uv")]
+    assert records[0] != records[1]
+    for place, action in (("by_pip", "lock"), ("by_uv", "verify")):
+        done = modulm(tmp_path, "plugins", action, PYTHONPATH=str(tmp_path / place))
+        assert done.returncode == 0, done.stdout + done.stderr

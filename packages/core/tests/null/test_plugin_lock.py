@@ -133,10 +133,9 @@ def test_what_is_not_in_the_lock_is_not_imported(two, lock, plugins, monkeypatch
 
 def test_installers_lines_make_no_difference(two, lock, plugins):
     info = two.folder / "dist_a-2.0.dist-info"
+    own = [f"{info.name}/{name},sha256=x,3" for name in ("INSTALLER", "REQUESTED", "direct_url.json", "uv_cache.json")]
     with (info / "RECORD").open("a") as record:
-        record.write(
-            f"{info.name}/INSTALLER,sha256=x,3\n__pycache__/m_a.cpython-311.pyc,,\n../../bin/tool,sha256=y,9\n"
-        )
+        record.write("\n".join([*own, "__pycache__/m_a.cpython-311.pyc,,", "../../bin/tool,sha256=y,9", ""]))
     assert verify(two, plugins, 0) == []
 
 

@@ -29,8 +29,8 @@ from modulm.plugins.policy import canonical
 PREFIXES = ("vllm.", "modulm.")
 _OURS = re.compile(r"^\s*\[\s*(vllm|modulm)\.", re.MULTILINE)
 _HEADER = re.compile(r"^(Name|Version|Requires-Dist):[ \t]*(.*?)[ \t\r]*$", re.MULTILINE)
-_LOCAL = ("INSTALLER", "RECORD", "REQUESTED", "direct_url.json")
-"""Files of a dist-info folder that say how it was installed, not what."""
+_BUILT = ("METADATA", "WHEEL", "entry_points.txt")
+"""Files of a dist-info folder that say what was installed; the others say how, and each installer has its own."""
 _log = logger("plugins")
 
 
@@ -171,8 +171,9 @@ def _headers(distribution: metadata.Distribution) -> dict[str, list[str]]:
 
 
 def _is_local(path: str) -> bool:
-    folder, _, file = path.rpartition("/")
-    return path.startswith("..") or path.endswith(".pyc") or (folder.endswith(".dist-info") and file in _LOCAL)
+    folder, _, file = path.partition("/")
+    elsewhere = folder in ("..", "bin", "Scripts")  # programs are written anew, with the path of their interpreter
+    return elsewhere or path.endswith(".pyc") or (folder.endswith(".dist-info") and file not in _BUILT)
 
 
 def _is_changed(file: str, digest: str) -> bool:
