@@ -38,6 +38,7 @@ NAMES = {
     "vllm.reasoning.abs_reasoning_parsers": "ReasoningParser ReasoningParserManager",
     "vllm.renderers": "BaseRenderer",
     "vllm.tokenizers": "TokenizerLike",
+    "vllm.tool_parsers.utils": "find_common_prefix extract_intermediate_diff partial_json_loads is_complete_json",
     "vllm.tool_parsers.abstract_tool_parser": "Tool ToolParser ToolParserManager",
     "vllm.transformers_utils.tokenizer": "AnyTokenizer",
     "vllm.utils.torch_utils": "",

@@ -1,7 +1,10 @@
 """Tool and reasoning parsers written for vLLM: their names, and what modulm's front end reads with them."""
 
 import itertools
+import json
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from vllm.entrypoints.openai.engine.protocol import (
@@ -290,3 +293,28 @@ def test_what_is_registered_is_in_modulm_s_registry(names):
     names.manager.register_module("mine", module=(made := names.make()))
     family = {ToolParser: "modulm.tool_parsers", ReasoningParser: "modulm.reasoning_parsers"}[names.base]
     assert registry(family).get("mine") is made.modulm_class()
+
+
+def test_strings_are_compared_as_parsers_compare_them():
+    from vllm.tool_parsers import utils
+
+    assert utils.find_common_prefix('{"fruit": "ap"}', '{"fruit": "apple"}') == '{"fruit": "ap'
+    assert utils.find_common_suffix('{"fruit": "ap"}', '{"fruit": "apple"}') == '"}'
+    assert utils.find_common_suffix("ale", "apple") == "" and utils.find_common_suffix("", "x") == ""
+    assert utils.extract_intermediate_diff('{"fruit": "apple"}', '{"fruit": "ap"}') == "ple"
+    assert utils.extract_intermediate_diff('{"a": [1, 2]}', '{"a": []}') == "1, 2"
+    assert utils.find_all_indices("aaab", "aa") == [0, 1] and utils.find_all_indices("a.b", ".") == [1]
+    assert utils.is_complete_json('{"a": 1}') and not utils.is_complete_json('{"a": 1')
+    assert [utils.consume_space(i, "a  b ") for i in range(6)] == [0, 3, 3, 3, 5, 5]
+
+
+def test_unfinished_json_is_read_by_the_library_and_what_follows_a_text_is_left(monkeypatch):
+    from vllm.tool_parsers.utils import partial_json_loads
+
+    flags = []
+    library = SimpleNamespace(loads=lambda text, allowed: flags.append(allowed) or json.loads(text))
+    monkeypatch.setitem(sys.modules, "partial_json_parser", library)
+    assert partial_json_loads('{"a": 1}', "any") == ({"a": 1}, 8) and flags == ["any"]
+    assert partial_json_loads('{"a": 1} and more', "any") == ({"a": 1}, 8)
+    with pytest.raises(json.JSONDecodeError):
+        partial_json_loads("{", "any")
