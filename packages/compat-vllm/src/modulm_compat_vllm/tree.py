@@ -18,6 +18,10 @@ NAME = "vllm"
 FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), NAME)
 VERSION = "0.32.0"
 """Of the vLLM whose interface the tree mirrors."""
+_HINTS = {
+    "vllm.model_executor.layers": " A model here is built from modulm's layers: derive from one of the classes in "
+    "vllm.model_executor.models, or write the model for modulm (modulm.interfaces.model, modulm.nn).",
+}
 _log = logging.getLogger("modulm.compat_vllm")
 
 
@@ -96,7 +100,7 @@ def _missing(fullname: str) -> ModuleNotFoundError:
 
     parent = fullname.rpartition(".")[0]
     there = _names(parent)
-    hint = did_you_mean(fullname, [f"{parent}.{name}" for name in there])
+    hint = _HINTS.get(fullname) or did_you_mean(fullname, [f"{parent}.{name}" for name in there])
     return ModuleNotFoundError(
         f"{fullname!r} is not here: modulm-compat-vllm offers the part of vLLM {VERSION}'s names that it maps onto "
         f"modulm, and this is not among them. {parent!r} has: {', '.join(there) or 'nothing'}.{hint} Leave the plugin "

@@ -6,6 +6,7 @@ builds none of them but the checkpoint reader; imports no room and no torch.
 
 import dataclasses
 import importlib.util
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib.metadata import version
@@ -62,9 +63,13 @@ class Resolution:
         """Return the backend for a layer; layers of one spec share an instance."""
         if spec not in self._attention:
             names = _ordered(self.platform.attention_backends_for(spec), registry("modulm.attention").names())
-            choice = choose("modulm.attention", self.config.attention_backend, names, lambda cls: cls.supports(spec))
+            asked = self.config.attention_backend
+            if asked == "auto":
+                asked = os.environ.get("VLLM_ATTENTION_BACKEND", "").strip() or asked
+            choice = choose("modulm.attention", asked, names, lambda cls: cls.supports(spec))
             self.choices.append(choice)
-            self._attention[spec] = cast(type[AttentionBackend], choice.value)()
+            backend = cast(type[AttentionBackend], choice.value)
+            self._attention[spec] = backend.create(spec, self.config, self.model)
         return self._attention[spec]
 
 

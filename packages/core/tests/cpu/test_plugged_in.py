@@ -105,6 +105,16 @@ def test_an_attention_backend_by_name(tiny_llm):
     assert CountingAttention.calls == 2 * 10  # layers times steps
 
 
+def test_the_variable_names_an_attention_backend_where_no_option_does(tiny_llm, monkeypatch):
+    registry("modulm.attention").register("counting", CountingAttention)
+    monkeypatch.setenv("VLLM_ATTENTION_BACKEND", "COUNTING")
+    before = CountingAttention.calls
+    tokens(tiny_llm())
+    assert CountingAttention.calls - before == 2 * 10
+    tokens(tiny_llm(attention_backend="torch"))
+    assert CountingAttention.calls - before == 2 * 10
+
+
 def test_a_platform_says_for_each_layer_which_attention_is_best(tiny_llm, monkeypatch):
     registry("modulm.attention").register("counting", CountingAttention)
     monkeypatch.setattr(CPUPlatform, "attention_backends_for", lambda self, spec: ("counting",) * (spec.head_size == 8))

@@ -48,6 +48,14 @@ def test_one_line():
     assert str(choose(FAMILY, "slow", [], ask)) == "modulm.tool_parsers=slow (asked for)"
 
 
+def test_capitals_do_not_matter_where_the_name_is_not_there_as_written():
+    assert choose(FAMILY, "GOOD", NAMES, ask).name == "good"
+    registry(FAMILY).register("Good", Accepted("the other one"))
+    assert choose(FAMILY, "Good", NAMES, ask).value == Accepted("the other one")
+    with pytest.raises(UnknownName, match="'GREAT' is unknown"):
+        choose(FAMILY, "GREAT", NAMES, ask)
+
+
 def test_an_explicit_name_is_used_even_if_it_is_no_candidate():
     assert choose(FAMILY, "slow", ["good"], ask).name == "slow"
 

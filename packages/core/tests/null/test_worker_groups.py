@@ -59,6 +59,13 @@ def test_unequal_pages_make_one_group_that_frees_nothing():
     assert grouping.block_bytes == 1024 + 1024 + 4096
 
 
+def test_blocks_that_lie_in_pieces_do_not_change_hands():
+    layers = pages([None, 512]) | {"pieces": LayerPage(sliding_window=512, size_bytes=1024, is_contiguous=False)}
+    grouping = grouped(layers, LENGTH)
+    assert [(g.sliding_window, g.layer_names) for g in grouping.groups] == [(None, ("layer0", "layer1", "pieces"))]
+    assert grouping.buffers == (("layer0",), ("layer1",), ("pieces",))
+
+
 @given(st.lists(st.sampled_from([None, 128, 512]), min_size=1, max_size=40))
 def test_every_layer_is_in_one_group_and_one_buffer(windows):
     layers = pages(windows)

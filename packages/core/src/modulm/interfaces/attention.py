@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     import numpy as np
     import torch
 
+    from modulm.config import EngineConfig, ModelConfig
+
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionSpec:
@@ -77,6 +79,14 @@ class AttentionBackend(ABC):
     """One way to compute attention over a paged cache."""
 
     name: ClassVar[str]
+    blocks_are_contiguous: ClassVar[bool] = True
+    """Whether a block's keys and values lie together in the cache, as one piece of memory. Where they do not, layers
+    with and without a sliding window cannot pass blocks on to each other, and windows free none."""
+
+    @classmethod
+    def create(cls, spec: AttentionSpec, config: "EngineConfig", model: "ModelConfig") -> "AttentionBackend":
+        """Make the backend for all layers of one spec; `config` is what the user asked for, `model` what will run."""
+        return cls()
 
     @classmethod
     @abstractmethod

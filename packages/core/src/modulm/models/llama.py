@@ -141,11 +141,14 @@ class Decoder(nn.Module):
         self.rotary_emb = nn.ModuleList(RotaryEmbedding(rope) for rope in ropes)
         self.rope_of_layer = [None if layer.rope is None else ropes.index(layer.rope) for layer in settings.layers]
 
-    def forward(self, token_ids: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
-        """Return hidden states [num_tokens, hidden_size] after the final norm."""
+    def embed(self, token_ids: torch.Tensor) -> torch.Tensor:
+        """Return what enters the first layer, [num_tokens, hidden_size]."""
         x = self.embed_tokens(token_ids)
-        if self.multiplier != 1.0:
-            x = x * self.multiplier
+        return x if self.multiplier == 1.0 else x * self.multiplier
+
+    def forward(self, token_ids: torch.Tensor, batch: ForwardBatch, embeds: torch.Tensor | None = None) -> torch.Tensor:
+        """Return hidden states [num_tokens, hidden_size] after the final norm; `embeds` go in the tokens' place."""
+        x = self.embed(token_ids) if embeds is None else embeds
         tables = [rotary(batch) for rotary in self.rotary_emb]
         for layer, rope in zip(self.layers, self.rope_of_layer, strict=True):
             x = layer(x, None if rope is None else tables[rope], batch)

@@ -63,6 +63,8 @@ def choose(family: str, asked: str | None, candidates: Sequence[str], ask: Calla
 
 
 def _explicit(family: str, asked: str, candidates: Sequence[str], ask: Callable[[Any], Support]) -> Choice:
+    if asked not in registry(family):  # vLLM's names are in capitals
+        asked = next((name for name in registry(family).names() if name.lower() == asked.lower()), asked)
     value = registry(family).get(asked)
     answer = _question(family, asked, value, ask)
     if isinstance(answer, Accepted):

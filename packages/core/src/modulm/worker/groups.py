@@ -13,10 +13,14 @@ from modulm.types import KVGroup
 
 @dataclass(frozen=True, kw_only=True)
 class LayerPage:
-    """What one attention layer needs of the cache: its window, and the bytes of one of its blocks."""
+    """What one attention layer needs of the cache: its window, and the bytes of one of its blocks.
+
+    `is_contiguous`: those bytes are one piece of memory.
+    """
 
     sliding_window: int | None
     size_bytes: int
+    is_contiguous: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,8 +44,9 @@ def grouped(layers: Mapping[str, LayerPage], max_model_len: int) -> Grouping:
     for name, page in layers.items():
         window = page.sliding_window
         types.setdefault(None if window is None or window >= max_model_len else window, []).append(name)
-    if len({page.size_bytes for page in layers.values()}) > 1:
-        # Blocks of unequal size cannot change hands between groups; windows still mask, but free nothing.
+    if len({page.size_bytes for page in layers.values()}) > 1 or not all(p.is_contiguous for p in layers.values()):
+        # Blocks that do not lie in the same places cannot change hands between groups; windows still mask, but free
+        # nothing.
         types = {None: list(layers)}
     chunks = _chunks(types)
     groups = tuple(KVGroup(layer_names=tuple(names), sliding_window=window) for window, names in chunks)

@@ -1,0 +1,5 @@
+"""The registry of architectures, which is modulm's."""
+
+from modulm.plugins.models import ModelRegistry
+
+__all__ = ["ModelRegistry"]

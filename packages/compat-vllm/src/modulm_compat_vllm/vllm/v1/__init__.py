@@ -1,0 +1,1 @@
+"""The second generation of vLLM's engine: of its modules those that plugins import."""

@@ -1,0 +1,54 @@
+"""The example `custom_attention`: one backend as CUSTOM, two by names of their own, the same tokens as modulm's own."""
+
+import re
+
+CALL = re.compile(r"(\w+)Impl\.forward: call \d+, (\d+) tokens, process (\d+)")
+CODE = """
+import json
+from vllm import LLM, SamplingParams
+prompts = [{{"prompt_token_ids": [2 + (7 * i * i + n) % 26 for i in range(n)]}} for n in (37, 1, 16, 20)]
+params = SamplingParams(temperature=0, max_tokens=5, ignore_eos=True)
+found = {{}}
+for name in {backends}:
+    options = dict(num_kv_blocks=60, max_num_batched_tokens=24, attention_backend=name)
+    llm = LLM(model={model!r}, **options)
+    found[name] = [[o.outputs[0].token_ids for o in llm.generate(prompts, params)] for _ in range(2)]
+    llm.shutdown()
+print(json.dumps(found))
+"""
+
+
+def test_backends_by_name_give_the_tokens_of_modulms_own(script, tiny_llama):
+    names = ["torch", "CUSTOM", "my_flash_attn", "MY_OLD_ATTN"]  # the second run of each finds a cached prefix
+    found, log = script(CODE.format(backends=names, model=str(tiny_llama)))
+    expected = found.pop("torch")
+    assert expected[0] == expected[1] and len({len(tokens) for tokens in expected[0]}) == 1
+    assert found == dict.fromkeys(names[1:], expected)
+    tokens = {"MyFlashAttn": 0, "MyOldAttn": 0}
+    for name, count, _ in CALL.findall(log):
+        tokens[name] += int(count)
+    assert tokens["MyOldAttn"] == 2 * (2 * (37 + 1 + 16 + 20) + 2 * 4 * 4 - 2 * 16 - 16)
+    assert tokens["MyFlashAttn"] == 2 * tokens["MyOldAttn"]
+
+
+def test_the_variable_chooses_where_no_option_does(script, tiny_llama):
+    code = CODE.format(backends=["auto", "torch"], model=str(tiny_llama))
+    found, log = script(code, VLLM_ATTENTION_BACKEND="CUSTOM")
+    assert found["auto"] == found["torch"]
+    assert {name for name, _, _ in CALL.findall(log)} == {"MyFlashAttn"}
+
+
+def test_it_is_served(serve, script, tiny_llama):
+    server = serve(tiny_llama, "--num-kv-blocks=50", "--attention-backend=CUSTOM")
+    answer = server.complete(model=str(tiny_llama), prompt="a b c d", temperature=0, max_tokens=4)
+    assert len(answer["choices"][0]["text"].split()) == answer["usage"]["completion_tokens"] > 0
+    calls = CALL.findall(server.log.read_text())
+    assert [int(count) for _, count, _ in calls][:2] == [4, 4]
+    assert {int(process) for _, _, process in calls} != {server.process.pid}, "not in the engine's process"
+
+
+def test_one_that_is_not_registered_is_unknown(script, tiny_llama):
+    code = CODE.format(backends=["CUSTOM"], model=str(tiny_llama))
+    code = f"try:\n{'    '.join(code.splitlines(True))}except Exception as error:\n    print(json.dumps(str(error)))"
+    text, _ = script(code, VLLM_PLUGINS="")
+    assert text.startswith("Attention backend 'CUSTOM' is unknown. Installed: ")
