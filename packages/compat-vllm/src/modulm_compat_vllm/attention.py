@@ -232,7 +232,7 @@ class VllmAttention(AttentionBackend):
             num_kv_heads=self._spec.num_kv_heads,
             head_size=self._spec.head_size,
             dtype=getattr(torch, self._spec.kv_cache_dtype),
-            sliding_window=self._spec.sliding_window,  # type: ignore[arg-type]
+            sliding_window=self._spec.sliding_window,
         )
 
 

@@ -4,5 +4,5 @@ from modulm.models import llama
 from modulm_compat_vllm.model import VllmCausalLM
 
 
-class LlamaForCausalLM(VllmCausalLM, llama.LlamaForCausalLM):
+class LlamaForCausalLM(VllmCausalLM, llama.LlamaForCausalLM):  # type: ignore[misc]
     """To derive from. `model` and `lm_head` hold modulm's layers, named as in the checkpoint."""

@@ -31,7 +31,7 @@ class _Growing(EnumMeta):
         """Add a member. Raises `ValueError` for a name that is taken or no identifier."""
         if not name.isidentifier() or name.startswith("_") or hasattr(cls, name):
             raise ValueError(f"{name!r} cannot be a new attention backend: it is taken, or no identifier.")
-        member: Any = object.__new__(cls)
+        member: Any = object.__new__(cls)  # type: ignore[arg-type]
         member._name_, member._value_, member.__objclass__ = name, value, cls
         setattr(cls, name, member)
         cls._member_map_[name] = member
