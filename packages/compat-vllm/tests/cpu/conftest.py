@@ -18,7 +18,7 @@ WORDS = list(string.ascii_lowercase)
 
 
 @pytest.fixture(scope="session")
-def site(tmp_path_factory):
+def installed(tmp_path_factory):
     """A folder with the metadata of every example, as pip would write them; with the code, a value for PYTHONPATH."""
     folder, path = tmp_path_factory.mktemp("site"), []
     for file in sorted(EXAMPLES.glob("*/pyproject.toml")):
@@ -60,10 +60,10 @@ def tiny_llama(tmp_path_factory):
 
 
 @pytest.fixture
-def environment(site, tmp_path):
+def environment(installed, tmp_path):
     """The environment of a process in which the examples are installed, and which keeps no recordings."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("VLLM_", "MODULM_"))}
-    path = os.pathsep.join(filter(None, [site, kept.get("PYTHONPATH")]))
+    path = os.pathsep.join(filter(None, [installed, kept.get("PYTHONPATH")]))
     return {**kept, "PYTHONPATH": path, "MODULM_CACHE_DIR": str(tmp_path), "VLLM_LOGGING_LEVEL": "DEBUG"}
 
 
@@ -90,15 +90,19 @@ class Server:
         with log.open("w") as stderr:
             command = [sys.executable, "-m", "modulm.cli", "serve", *words, "--host=127.0.0.1", "--port=0"]
             self.process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=stderr)
+
+    def wait(self):
+        """Return once it serves."""
         deadline = time.monotonic() + 100
-        while not (found := re.search(r"Serving .* on 127\.0\.0\.1:(\d+)", log.read_text())) or not self._is_ready(
-            found[1]
-        ):
-            assert self.process.poll() is None and time.monotonic() < deadline, log.read_text()
+        while not self._is_ready():
+            assert self.process.poll() is None and time.monotonic() < deadline, self.log.read_text()
             time.sleep(0.1)
 
-    def _is_ready(self, port):
-        self.url = f"http://127.0.0.1:{port}"
+    def _is_ready(self):
+        found = re.search(r"Serving .* on (127\.0\.0\.1:\d+)", self.log.read_text())
+        if found is None:
+            return False
+        self.url = f"http://{found[1]}"
         try:
             return urllib.request.urlopen(f"{self.url}/ready", timeout=5).status == 200
         except OSError:
@@ -124,6 +128,7 @@ def serve(environment, tmp_path):
     def start(*words, **variables):
         server = Server([str(word) for word in words], environment | variables, tmp_path / "log")
         started.append(server)
+        server.wait()
         return server
 
     yield start
