@@ -1,7 +1,7 @@
 import json
+import resource
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -50,6 +50,15 @@ def test_text(three, capsys, monkeypatch):
     assert captured.err.startswith("modulm: warning: VLLM_PLUGINS names 'on'") and "'one'" in captured.err
 
 
+@pytest.mark.parametrize("variable", ["VLLM_PLUGINS", "MODULM_DISABLE_PLUGINS"])
+def test_the_doctor_finds_names_that_match_nothing(three, capsys, monkeypatch, variable):
+    monkeypatch.setenv(variable, "oen")
+    assert main(["plugins", "doctor", "--no-import", "--json"]) == 1
+    (found,) = [f for f in json.loads(capsys.readouterr().out)["findings"] if f["check"] == "name"]
+    assert found["problem"].startswith(f"{variable} names 'oen', ") and "Did you mean 'one'?" in found["problem"]
+    assert found["mend"] == f"unset {variable}, or correct 'oen' in it"
+
+
 def test_version_help_and_unknown_words(capsys):
     assert main(["--version"]) == 0
     assert capsys.readouterr().out.startswith("modulm 0.")
@@ -82,17 +91,13 @@ def test_bad_options_are_one_line_and_status_2(words, message, capsys):
 
 @pytest.mark.parametrize("words", [["--version"], ["plugins", "list"], ["plugins", "list", "--json"]])
 def test_quick_and_without_torch(words):
-    """The promise is 0.3 s. On a shared machine the best of several runs is what the program needs."""
+    """The promise is 0.3 s on a machine with nothing else to do: what counts is the processor time it takes."""
     code = (
         "import sys\nfrom modulm.cli import main\nstatus = main(sys.argv[1:])\n"
         "assert not {'torch', 'numpy', 'asyncio'} & set(sys.modules), sorted(sys.modules)\nsys.exit(status)"
     )
-    best = 9.0
-    for _ in range(6):
-        started = time.perf_counter()
-        done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=False)
-        best = min(best, time.perf_counter() - started)
-        assert done.returncode == 0, done.stderr
-        if best < 0.3:
-            break
-    assert best < 0.3
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=False)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert done.returncode == 0, done.stderr
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 0.3

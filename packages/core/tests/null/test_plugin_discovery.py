@@ -2,6 +2,7 @@ import logging
 
 import pytest
 
+from modulm.cli import main
 from modulm.errors import ConfigError, Incompatible, UnknownName
 from modulm.plugins import discovery
 
@@ -26,6 +27,31 @@ def test_other_groups_and_damaged_neighbours_are_passed_over(site):
     (damaged / "entry_points.txt").write_text("[modulm.kernels]\nlost = m:K\n")
     site.forget()
     assert [r.name for r in discovery.records()] == ["k"]
+
+
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        ("entry_points.txt", b"[modulm.kernels]\nno equals sign\n"),
+        ("entry_points.txt", b"[modulm.kernels]\n\xff\xfe = m:K\n"),
+        ("METADATA", b"\xff\xfe"),
+        ("METADATA", b"Metadata-Version: 2.1\n\nName: below the headers\n"),
+        ("METADATA", b"Metadata-Version: 2.1\nName: called-otherwise\nVersion: 1.0\n"),
+        ("RECORD", b"\xff\xfe,,\n"),
+        ("direct_url.json", b"{"),
+    ],
+)
+def test_whatever_is_damaged_the_others_are_found(site, file, content, capsys):
+    site.install("dist-a", {KERNELS: {"k": "m:K"}}, m="class K: ...")
+    (site.install("dist-b", {KERNELS: {"other": "m:K"}}) / file).write_bytes(content)
+    site.forget()
+    assert "k" in [r.name for r in discovery.records()]
+    for action in ("list", "lock", "verify", "doctor"):
+        extra = ["--no-import"] if action == "doctor" else ["--group", KERNELS] if action == "list" else []
+        if action in ("lock", "verify"):
+            extra = [str(site.folder / "some.lock")]
+        assert main(["plugins", action, *extra]) in (0, 1)
+    capsys.readouterr()
 
 
 def test_a_second_copy_of_a_distribution_does_not_count(site, tmp_path, monkeypatch):

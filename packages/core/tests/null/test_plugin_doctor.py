@@ -97,7 +97,7 @@ VLLM_PLUGINS = "+ep_a,+ep_core,+nobody"
 
 @pytest.fixture(scope="module")
 def report(ill, command):
-    report, stderr, status = command(ill, "doctor", "--json", "--time-limit", "4", VLLM_PLUGINS=VLLM_PLUGINS)
+    report, stderr, status = command(ill, "doctor", "--json", "--time-limit", "3", VLLM_PLUGINS=VLLM_PLUGINS)
     assert status == 1, stderr
     return report
 
@@ -105,7 +105,7 @@ def report(ill, command):
 FINDINGS = {
     ("broken", "dist-imports:imports"): "ModuleNotFoundError: No module named 'no_such_library'",
     ("broken", "dist-exits:exits"): "ends the process that loads it, with status 3",
-    ("broken", "dist-hangs:hangs"): "is not loaded after 4 s",
+    ("broken", "dist-hangs:hangs"): "is not loaded after 3 s",
     ("broken", "dist-raises:raises"): "calling it raised ValueError: half-way",
     ("broken", "dist-ep_core:ep_core"): "Route GET /health comes from modulm's own server and from endpoint plugin",
     ("slow", "dist-sleeps:sleeps"): "takes 0.7 s to load. Every process that loads it waits",
@@ -114,7 +114,7 @@ FINDINGS = {
     ("metadata", "dist-gone"): "has lost 1 of the files it installed, such as m_gone.py",
     ("metadata", "dist-lost"): "has lost 1 of the files it installed, such as m_helper.py",
     ("metadata", "dist-old"): "has left-over metadata in",
-    ("metadata", "nameless"): "and no name, so they are passed over",
+    ("metadata", "nameless"): "are passed over: its metadata has no name",
     ("requirement", "dist-needs"): "needs",
     ("version", "dist-future:future"): "it is written for versions 98 to 99 of contract modulm.tool_parsers",
     ("duplicate", "modulm.tool_parsers twin"): "comes from 2 packages: twin-a 1.0",
@@ -184,7 +184,7 @@ def test_the_commands_mend(report, ill, command):
     remove, recursively, path = mend(report, "metadata", "dist-old")
     assert (remove, recursively) == ("rm", "-r") and path == str(ill.folder / "dist_old.egg-info")
     (ill.folder / "dist_old.egg-info").rename(ill.folder / "dist_old.removed")
-    after, _, status = command(ill, "doctor", "--json", "--time-limit", "4", **variables)
+    after, _, status = command(ill, "doctor", "--json", "--time-limit", "3", **variables)
     (ill.folder / "dist_old.removed").rename(path)
     assert status == 1
     left = {(f["check"], f["subject"]) for f in after["findings"]}

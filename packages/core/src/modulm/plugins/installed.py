@@ -36,36 +36,49 @@ _log = logger("plugins")
 
 @dataclass(frozen=True, kw_only=True)
 class Installed:
-    """One distribution; its name, version and requirements are those of the copy that counts.
+    """One distribution; all but `copies` is of the copy that counts.
 
     Attributes:
         requires: What it needs, as written: `name>=1; marker`.
-        source: The copy that counts.
-        copies: Every copy that declares plugins of ours.
+        entries: Its entry points in groups of ours.
+        source: Its metadata.
+        copies: Where there is metadata of that name which declares plugins of ours.
     """
 
     name: str
     version: str
     requires: list[str]
+    entries: list[metadata.EntryPoint]
     source: metadata.Distribution
-    copies: list[metadata.Distribution]
+    copies: list[str]
 
-    @property
-    def entries(self) -> list[metadata.EntryPoint]:
-        """Its entry points in groups of ours."""
-        found = [entry for entry in self.source.entry_points if entry.group.startswith(PREFIXES)]
-        return [entry for entry in found if entry.group != TEMPLATES]
+    @classmethod
+    def read(cls, source: metadata.Distribution, copies: list[str]) -> "Installed":
+        """Read what counts. Raises `ValueError` or `TypeError` when that is damaged."""
+        headers = _headers(source)
+        found = [entry for entry in source.entry_points if entry.group.startswith(PREFIXES)]
+        return cls(
+            name=headers["Name"][0],
+            version=headers.get("Version", [""])[0],
+            requires=headers.get("Requires-Dist", []),
+            entries=[entry for entry in found if entry.group != TEMPLATES],
+            source=source,
+            copies=copies,
+        )
 
     @property
     def editable(self) -> str | None:
         """Where its sources are, when it was installed in editable mode."""
-        about: dict[str, Any] = json.loads(self.source.read_text("direct_url.json") or "{}")
+        try:
+            about: dict[str, Any] = json.loads(self.source.read_text("direct_url.json") or "{}")
+        except ValueError:
+            return None
         return str(about.get("url", "")) if about.get("dir_info", {}).get("editable") else None
 
     @property
     def recorded(self) -> list[tuple[str, str]]:
         """(path, digest) of the files it installed, without what differs from one installer to the next."""
-        rows = csv.reader((self.source.read_text("RECORD") or "").splitlines())
+        rows = csv.reader(_text(self.source, "RECORD").splitlines())
         files = ((row[0], row[1] if len(row) > 1 else "") for row in rows if row)
         return [(path, digest) for path, digest in files if not _is_local(path)]
 
@@ -84,39 +97,55 @@ class Inventory:
 
     Attributes:
         distributions: Those with plugins of ours, in the order of the path.
-        unreadable: Where metadata is that declares plugins and has no name.
+        unreadable: Where metadata is that declares plugins and cannot be read, with the reason.
         folders: Names of all metadata folders, ours or not: they change with every installation.
     """
 
     distributions: list[Installed]
-    unreadable: list[str]
+    unreadable: dict[str, str]
     folders: list[str]
 
 
 def find() -> Inventory:
-    """Look through the path."""
-    copies: dict[str, list[metadata.Distribution]] = {}
-    unreadable, folders, headers, seen = [], [], {}, set()
+    """Look through the path. A damaged neighbour must not hide everything else, so it is passed over with a warning."""
+    copies: dict[str, dict[str, metadata.Distribution]] = {}
+    unreadable: dict[str, str] = {}
+    places: set[str] = set()
     for distribution in metadata.distributions():
-        place = where(distribution)
-        if place in seen:  # one folder may be on the path twice
+        if (place := where(distribution)) in places:  # one folder may be on the path twice
             continue
-        seen.add(place)
-        folders.append(place.rpartition("/")[2])
-        if _OURS.search(distribution.read_text("entry_points.txt") or ""):
-            headers[place] = _headers(distribution)
-            if "Name" in headers[place]:
-                copies.setdefault(canonical(headers[place]["Name"][0]), []).append(distribution)
-            else:  # a damaged neighbour must not hide everything else
-                _log.warning("%s declares plugins and has no name: it is passed over.", place)
-                unreadable.append(place)
+        places.add(place)
+        try:
+            if name := _name_if_ours(distribution):
+                copies.setdefault(canonical(name), {})[place] = distribution
+        except ValueError as error:
+            unreadable[place] = str(error)
     found = []
     for name, each in copies.items():
-        source = metadata.distribution(name)  # of all copies, also of those that declare nothing
-        own = headers.get(where(source)) or _headers(source)
-        version, requires = own.get("Version", [""])[0], own.get("Requires-Dist", [])
-        found.append(Installed(name=own["Name"][0], version=version, requires=requires, source=source, copies=each))
-    return Inventory(distributions=found, unreadable=unreadable, folders=sorted(folders))
+        try:
+            found.append(Installed.read(_counting(name) or next(iter(each.values())), list(each)))
+        except (ValueError, TypeError) as error:
+            unreadable[next(iter(each))] = f"entry_points.txt or METADATA is damaged: {error}"
+    for place, reason in unreadable.items():
+        _log.warning("The plugins of %s are passed over: %s.", place, reason)
+    return Inventory(distributions=found, unreadable=unreadable, folders=sorted(map(os.path.basename, places)))
+
+
+def _name_if_ours(distribution: metadata.Distribution) -> str | None:
+    if not _OURS.search(distribution.read_text("entry_points.txt") or ""):
+        return None
+    name = _headers(distribution).get("Name")
+    if name is None:
+        raise ValueError("its metadata has no name")
+    return name[0]
+
+
+def _counting(name: str) -> metadata.Distribution | None:
+    """Return the first copy of all, also of those that declare nothing."""
+    try:
+        return metadata.distribution(name)
+    except metadata.PackageNotFoundError:  # its folder is called otherwise
+        return None
 
 
 def where(distribution: metadata.Distribution) -> str:
@@ -136,19 +165,24 @@ def spec(module: str) -> ModuleSpec | None:
     return next((found for found in answers if found is not None), None)
 
 
+def module_of(reference: str) -> str:
+    """Return the module that an entry point names, or an empty string when it is no reference."""
+    try:
+        return refs.split(reference)[0]
+    except ConfigError:
+        return ""
+
+
 def missing(reference: str) -> str | None:
     """Return the module that an entry point names when there is no file of it."""
-    try:
-        module, _ = refs.split(reference)
-    except ConfigError:
-        return None
-    return None if spec(module) else module
+    module = module_of(reference)
+    return module if module and spec(module) is None else None
 
 
 def sources(installed: Installed) -> dict[str, Path]:
     """Return the files of the top-level packages that its plugins are in, by relative path, without bytecode."""
-    modules = {entry.value.partition(":")[0].strip() for entry in installed.entries if entry.group in NOUNS}
-    return {name: path for top in sorted({module.partition(".")[0] for module in modules}) for name, path in _tree(top)}
+    tops = {module_of(entry.value).partition(".")[0] for entry in installed.entries if entry.group in NOUNS}
+    return {name: path for top in sorted(tops - {""}) for name, path in _tree(top)}
 
 
 def _tree(top: str) -> Iterator[tuple[str, Path]]:
@@ -163,11 +197,18 @@ def _tree(top: str) -> Iterator[tuple[str, Path]]:
 
 def _headers(distribution: metadata.Distribution) -> dict[str, list[str]]:
     """Parsing METADATA as mail takes a millisecond, most of it for the description, which stands below the headers."""
-    text = distribution.read_text("METADATA") or distribution.read_text("PKG-INFO") or ""
+    text = _text(distribution, "METADATA") or _text(distribution, "PKG-INFO")
     found: dict[str, list[str]] = {}
     for header, value in _HEADER.findall(re.split(r"\r?\n\r?\n", text, maxsplit=1)[0]):
         found.setdefault(header, []).append(value)
     return found
+
+
+def _text(distribution: metadata.Distribution, file: str) -> str:
+    try:
+        return distribution.read_text(file) or ""
+    except ValueError:  # not UTF-8
+        return ""
 
 
 def _is_local(path: str) -> bool:

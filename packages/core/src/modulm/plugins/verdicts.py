@@ -114,7 +114,8 @@ def _environment() -> str:
 
 def _place(reference: str) -> str:
     """Return the folder that a reference's module is in, or its file where it is no part of a package."""
-    found = installed.spec(reference.partition("[")[0].partition(":")[0].strip())
+    module = installed.module_of(reference)
+    found = installed.spec(module) if module else None
     if found is None or not found.origin:
         return ""
     alone = "." not in found.name and found.submodule_search_locations is None
