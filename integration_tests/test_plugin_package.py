@@ -75,11 +75,17 @@ class Processor(LogitsProcessor):
     "kernels": """
 from modulm.interfaces.kernels import KernelProvider
 class Kernels(KernelProvider):
+    name = "ta_kernels"
     def supports(self, op, weight, device_type): ...
     def pack(self, weight, device, dtype): ...
 """,
     "parser": "class Parser: ...\n",
-    "model": "class Model:\n    forward = compute_logits = lambda self: None\n",
+    "model": """
+class Model:
+    def __init__(self, config): ...
+    def forward(self, token_ids, batch): ...
+    def compute_logits(self, hidden): ...
+""",
 }
 ALL = {"general", "platform", "stats", "io", "endpoint", "logits", "kernels", "parser"}
 BAD = {

@@ -1,4 +1,4 @@
-"""Generate docs/extend/contracts/*.md, one page per contract, and the table in docs/extend/processes.md.
+"""Generate docs/extend/contracts/*.md, one page per contract, failures.md, and the table in docs/extend/processes.md.
 
 A page is made of what there is already: the docstrings and signatures of a file under `modulm/interfaces`, the number
 and the processes of its group, an example from docs/extend that a test executes, and the entry points of the packages.
@@ -12,6 +12,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+import failures
 from modulm.interfaces import VERSIONS
 from modulm.plugins.builtin import BUILTIN, PLATFORMS
 from modulm.plugins.families import NOUNS, PLATFORM, PROCESS_KINDS, PROCESSES
@@ -64,6 +65,7 @@ CONTRACTS = {
     "program": Contract(("interfaces/program.py",), title="Step programs (`KernelProvider.program`)"),
     "quantization": Contract(("interfaces/quantization.py",), ("modulm.quantization",), "quantization.md"),
     "sampling": Contract(("interfaces/sampling.py",), title="Sampling kernels (`KernelProvider.sampling`)"),
+    "settings": Contract(("interfaces/settings.py",), title="A plugin's own settings (`--plugin-config`)"),
     "support": Contract(("interfaces/support.py",), title="Accepted or Rejected"),
 }
 
@@ -71,6 +73,7 @@ CONTRACTS = {
 def pages(root: Path) -> dict[Path, str]:
     """Return every generated file and its text."""
     found = {FOLDER / f"{name}.md": _page(root, contract) for name, contract in CONTRACTS.items()}
+    found[failures.PAGE] = failures.page()
     processes = (root / PROCESSES_PAGE).read_text()
     before, _, rest = processes.partition(_BEGIN)
     found[PROCESSES_PAGE] = f"{before}{_BEGIN}\n\n{_process_table()}\n\n{_END}{rest.partition(_END)[2]}"

@@ -3,6 +3,8 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from modulm import moved
+
 if TYPE_CHECKING:
     from modulm.async_llm import AsyncLLM as AsyncLLM
     from modulm.llm import LLM as LLM
@@ -36,6 +38,8 @@ __all__ = [
     "bootstrap",
     "registry",
 ]
+
+moved.install()
 
 
 def __getattr__(name: str) -> Any:

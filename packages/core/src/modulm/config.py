@@ -45,6 +45,7 @@ class EngineConfig:
         cpu_threads: Threads that compute on the CPU, in the whole process; None: as many as torch and kernels choose.
         logits_processors: Classes or "module:Class" strings, after those of plugins.
         plugins_lock: File written by `modulm plugins lock`; plugins that it does not list are not imported.
+        plugin_config: Settings that plugins have of their own: {plugin's name: {key: value}}.
         num_kv_blocks: Fixes the number of KV blocks (tests); overrides both memory options.
     """
 
@@ -82,6 +83,10 @@ class EngineConfig:
     tool_parser_plugin: str | None = None
     reasoning_parser_plugin: str | None = None
     plugins_lock: str | None = None
+    plugin_config: dict[str, dict[str, Any]] = field(
+        default_factory=dict,
+        metadata={"help": "a setting of a plugin's own; may be repeated", "form": "NAME.key=value"},
+    )
 
     @classmethod
     def make(cls, **options: Any) -> "EngineConfig":
@@ -111,6 +116,7 @@ class EngineConfig:
             if not isinstance(getattr(self, name), bool):
                 raise ConfigError(f"{name}={getattr(self, name)!r} is refused: it must be True or False.")
         self._check_numbers()
+        check_plugin_config(self.plugin_config)
         if isinstance(self.logits_processors, str) or not isinstance(self.logits_processors, list | tuple):
             raise ConfigError(
                 f"logits_processors={self.logits_processors!r} is refused: it must be a list of classes or "
@@ -151,6 +157,14 @@ class EngineConfig:
         share = self.gpu_memory_utilization
         if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share <= 1:
             raise ConfigError(f"gpu_memory_utilization={share!r} is refused: it must be over 0 and at most 1.")
+
+
+def check_plugin_config(given: Any) -> None:
+    """Raise `ConfigError` unless it is {name: {key: value}}."""
+    inner = list(given.values()) if isinstance(given, dict) else [None]
+    keys = [key for each in (given, *inner) if isinstance(each, dict) for key in each]
+    if not all(isinstance(each, dict) for each in inner) or not all(isinstance(key, str) for key in keys):
+        raise ConfigError(f"plugin_config={given!r} is refused: it must be {{plugin's name: {{key: value}}}}.")
 
 
 def _one_of(name: str, value: object, allowed: tuple[str, ...]) -> None:

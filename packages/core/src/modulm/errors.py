@@ -16,6 +16,10 @@ class ConfigError(ModulmError, ValueError):
     """An option, or a combination of options, that cannot be honoured."""
 
 
+class SettingError(ConfigError):
+    """A setting of a plugin's own (`--plugin-config`) that the plugin does not have, or cannot honour."""
+
+
 class PluginError(ModulmError):
     """A plugin that was asked for cannot serve."""
 

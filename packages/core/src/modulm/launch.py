@@ -18,8 +18,8 @@ from modulm.frontend.tokenizer import Tokenizer
 from modulm.interfaces.support import Rejected, Support
 from modulm.log import logger
 from modulm.plugins.bootstrap import bootstrap, load_records
+from modulm.plugins.choose import make
 from modulm.plugins.hooks import load_logits_processors
-from modulm.plugins.registry import registry
 from modulm.plugins.report import as_objects, loaded_line
 from modulm.reference.host_memory import give_back_freed
 from modulm.resolve import Resolution, resolve, tokenizer_data
@@ -112,7 +112,7 @@ def build_engine(resolution: Resolution, progress: Progress | None = None) -> tu
     if config.enable_prefix_caching and not worker.shares_prefixes:
         _log.warning("Prefix caching is off: this model's positions depend on the length of each sequence.")
         config = dataclasses.replace(config, enable_prefix_caching=False)
-    executor = registry("modulm.executors").get(config.executor)(worker)
+    executor = make("modulm.executors", config.executor, worker)
     name_plugins("engine")
     return Engine(config, executor, max_model_len=resolution.model.max_model_len), worker
 

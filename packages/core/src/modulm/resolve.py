@@ -16,18 +16,20 @@ from typing import Any, cast
 from modulm import programs
 from modulm.checkpoints.folder import read_tokenizer
 from modulm.checkpoints.location import locate
-from modulm.config import EngineConfig, ModelConfig
-from modulm.errors import CheckpointError, ConfigError, Unsupported
+from modulm.config import DTYPES, EngineConfig, ModelConfig
+from modulm.errors import CheckpointError, ConfigError, PluginError, Unsupported
 from modulm.interfaces.attention import AttentionBackend, AttentionSpec
 from modulm.interfaces.checkpoint import Checkpoint, TokenizerData
 from modulm.interfaces.kernels import KernelProvider
 from modulm.interfaces.platform import Platform
 from modulm.interfaces.quantization import QuantizationScheme
-from modulm.interfaces.support import Accepted, Support
+from modulm.interfaces.support import Accepted, Rejected, Support
 from modulm.log import logger
 from modulm.plugins import discovery, refs
 from modulm.plugins.builtin import DISTRIBUTION
-from modulm.plugins.choose import Choice, choose
+from modulm.plugins.choose import Choice, choose, make, run
+from modulm.plugins.contracts import takes
+from modulm.plugins.families import PLATFORM
 from modulm.plugins.models import ModelRegistry
 from modulm.plugins.platforms import current_platform
 from modulm.plugins.records import is_strict
@@ -66,17 +68,18 @@ class Resolution:
             asked = self.config.attention_backend
             if asked == "auto":
                 asked = os.environ.get("VLLM_ATTENTION_BACKEND", "").strip() or asked
-            choice = choose("modulm.attention", asked, names, lambda cls: cls.supports(spec))
+            choice = choose("modulm.attention", asked, names, lambda cls: _serves(cls, spec))
             self.choices.append(choice)
-            backend = cast(type[AttentionBackend], choice.value)
-            self._attention[spec] = backend.create(spec, self.config, self.model)
+            make_it = cast(type[AttentionBackend], choice.value).create
+            made = run("modulm.attention", choice.name, "making it", make_it, spec, self.config, self.model)
+            self._attention[spec] = made
         return self._attention[spec]
 
 
 def resolve(config: EngineConfig) -> Resolution:
     """Make every choice that needs no tensors. Raises `ConfigError`, `PluginError` or `CheckpointError`."""
     platform = current_platform(config.device)
-    platform.check_and_update_config(config)
+    run(PLATFORM, platform.name, "check_and_update_config()", platform.check_and_update_config, config)
     if config.cpu_threads is not None and platform.device_type != "cpu":
         raise ConfigError(
             f"cpu_threads={config.cpu_threads!r} does not work on platform {platform.name!r}, which computes on "
@@ -196,6 +199,7 @@ def program_key(
         quantization=config.quantization,
         tensors=tensors,
         kernels=[kernel.name for kernel in kernels],
+        settings=config.plugin_config,
         versions=[version(DISTRIBUTION), *sorted({record.origin for record in discovery.records()})],
         sources=programs.source_state([Path(spec.origin), *layers.glob("*.py")]),
     )
@@ -271,16 +275,29 @@ def _scheme(
 
 def _kernels(config: EngineConfig, platform: Platform) -> list[KernelProvider]:
     """Providers in the order in which each weight asks them; core's reference comes last and serves everything."""
-    family = registry("modulm.kernels")
     if config.kernels != "auto":
-        return [cast(type[KernelProvider], family.get(config.kernels))()]
+        return [make("modulm.kernels", config.kernels)]
     providers = []
-    for name in _ordered(platform.kernels, [name for name in family.names() if name != "torch"]) + ["torch"]:
+    others = [name for name in registry("modulm.kernels").names() if name != "torch"]
+    for name in [*_ordered(platform.kernels, others), "torch"]:
         try:
-            providers.append(cast(type[KernelProvider], family.get(name))())
-        except Exception as error:  # installed but broken: listed, and the engine goes on
+            providers.append(make("modulm.kernels", name))
+        except PluginError as error:  # installed but broken: listed, and the engine goes on
             _skip_broken("modulm.kernels", name, error)
     return providers
+
+
+def _serves(cls: type[AttentionBackend], spec: AttentionSpec) -> Support:
+    """Ask a backend, where its methods take what such a layer needs: one that is older than an option ignores it."""
+    needs = (
+        (spec.has_sinks, "forward", "sinks"),
+        (spec.has_alibi, "forward", "alibi_slopes"),
+        (spec.kv_cache_dtype not in DTYPES, "kv_cache_shape", "kv_cache_dtype"),
+    )
+    for is_needed, method, argument in needs:
+        if is_needed and not takes(getattr(cls, method), argument):
+            return Rejected(f"its {method}() does not take {argument}")
+    return cls.supports(spec)
 
 
 def _skip_broken(family: str, name: str, error: Exception) -> None:

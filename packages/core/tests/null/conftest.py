@@ -15,6 +15,13 @@ import pytest
 from modulm import log
 from modulm.plugins import bootstrap, builtin, choose, discovery, platforms, registry
 
+BUILT_IN = """
+class Model:
+    def __init__(self, config=None): ...
+    def forward(self, token_ids, batch): ...
+    def compute_logits(self, hidden): ...
+"""
+
 
 class Site:
     """A folder on sys.path that stands for site-packages; `install` puts a distribution there, metadata and modules."""
@@ -89,7 +96,7 @@ def site(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(folder))
     monkeypatch.setattr(metadata, "distributions", lambda: everywhere(path=[str(folder)]))
     monkeypatch.setitem(builtin.BUILTIN, "modulm.models", {"BuiltInForCausalLM": "site_builtin:Model"})
-    (folder / "site_builtin.py").write_text("class Model:\n    forward = compute_logits = lambda self: None\n")
+    (folder / "site_builtin.py").write_text(BUILT_IN)
     monkeypatch.setattr(log, "_said", set())
     monkeypatch.setattr(choose, "_logged", set())
     monkeypatch.setattr(logging.getLogger("modulm"), "propagate", True)

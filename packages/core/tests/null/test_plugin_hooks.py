@@ -47,7 +47,8 @@ class Good(LogitsProcessor):
     def apply(self, logits): return logits
     def is_argmax_invariant(self): return True
     def update_state(self, batch_update): ...
-    class Inner(LogitsProcessor): ...
+class Inner(Good): __qualname__ = "Good.Inner"
+Good.Inner = Inner
 class Wrong: ...
 """
 

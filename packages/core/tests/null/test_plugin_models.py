@@ -12,11 +12,22 @@ class Module:
     """Stands for torch.nn.Module in a process without torch."""
 
 
+NET = """
+class Net:
+    def __init__(self, config): ...
+    def forward(self, token_ids, batch): ...
+    def compute_logits(self, hidden): ...
+"""
+
+
 class Net(Module):
-    def forward(self):
+    def __init__(self, config):
         """Stand-in."""
 
-    def compute_logits(self):
+    def forward(self, token_ids, batch):
+        """Stand-in."""
+
+    def compute_logits(self, hidden):
         """Stand-in."""
 
 
@@ -28,7 +39,7 @@ def torch(monkeypatch):
 
 
 def test_a_string_imports_nothing_until_it_is_resolved(site):
-    site.install("dist-a", oot_model="class Net:\n    forward = compute_logits = lambda self: None\n")
+    site.install("dist-a", oot_model=NET)
     ModelRegistry.register_model("MyForCausalLM", "oot_model:Net")
     assert "oot_model" not in sys.modules
     assert ModelRegistry.get_supported_archs() == {"BuiltInForCausalLM", "MyForCausalLM"}

@@ -10,7 +10,11 @@ EXECUTORS = "modulm.executors"
 EXECUTOR = """
 from modulm.interfaces.executor import Executor
 class Good(Executor):
-    class Inner(Executor): ...
+    def kv_layout(self): ...
+    def execute(self, plan): ...
+    def shutdown(self): ...
+class Inner(Good): ...
+Good.Inner = Inner
 class Wrong: ...
 function = lambda: None
 """
@@ -96,10 +100,14 @@ def test_a_class_for_another_engine_brings_what_stands_for_it(site):
 
 def test_a_model_needs_two_methods(site):
     site.install("dist-a", {"modulm.models": {"NoLogits": "m_models:NoLogits", "NoClass": "m_models:made"}},
-                 m_models="class NoLogits:\n    def forward(self): ...\nclass Ok(NoLogits):\n"
-                          "    def compute_logits(self): ...\nmade = Ok()\n")  # fmt: skip
-    for name in ("NoLogits", "NoClass"):
-        with pytest.raises(Incompatible, match="must be a class with the methods forward and compute_logits"):
+                 m_models="class NoLogits:\n    def __init__(self, config): ...\n"
+                          "    def forward(self, token_ids, batch): ...\nclass Ok(NoLogits):\n"
+                          "    def compute_logits(self, hidden): ...\nmade = Ok(None)\n")  # fmt: skip
+    for name, words in (
+        ("NoLogits", "which lacks compute_logits of modulm.interfaces.model.CausalLM"),
+        ("NoClass", "must be a class that has what it takes to be modulm.interfaces.model.CausalLM"),
+    ):
+        with pytest.raises(Incompatible, match=words):
             registry("modulm.models").get(name)
     registry("modulm.models").register("Ok", "m_models:Ok")
     assert registry("modulm.models").get("Ok").__name__ == "Ok"

@@ -74,7 +74,7 @@ class CPUKernels(KernelProvider):
         """See base class."""
         return describe()
 
-    def configure(self, *, num_threads: int | None, precision: str | None) -> None:
+    def configure(self, *, num_threads: int | None = None, precision: str | None = None) -> None:
         """See base class. None: as many threads as cores are allowed; as MODULM_KERNEL_PRECISION says."""
         if num_threads is not None:
             native().set_num_threads(num_threads)

@@ -6,7 +6,7 @@ A counter's name gets `_total` in the exposition. All but the few that say other
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -32,6 +32,21 @@ SCOPE = ("model_name", "engine")
 REASONS = ("stop", "length", "abort", "error")
 REJECTIONS = ("max_num_queued_reqs", "max_num_queued_tokens", "other")
 SLEEP_STATES = ("awake", "weights_offloaded", "discard_all")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Buckets:
+    """The plugin's settings: upper ends of the buckets of all histograms of a kind, in seconds, ascending."""
+
+    latency: tuple[float, ...] = LATENCY
+    first_token: tuple[float, ...] = FIRST_TOKEN
+    between_tokens: tuple[float, ...] = BETWEEN_TOKENS
+
+    def __post_init__(self) -> None:
+        for name in (field.name for field in fields(self)):
+            ends = getattr(self, name)
+            if not ends or list(ends) != sorted(set(ends)):
+                raise ValueError(f"{name} must hold at least one number, and they must ascend")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,11 +181,12 @@ def token_buckets(max_model_len: int) -> list[float]:
     return [value for value in series if value <= max_model_len]
 
 
-def make(registry: CollectorRegistry, max_model_len: int) -> Families:
+def make(registry: CollectorRegistry, max_model_len: int, chosen: Buckets) -> Families:
     """Register every metric that is always there, and return them by name."""
     families: Families = {}
+    instead = {LATENCY: chosen.latency, FIRST_TOKEN: chosen.first_token, BETWEEN_TOKENS: chosen.between_tokens}
     for metric in HISTOGRAMS:
-        buckets: Sequence[float] = metric.buckets or token_buckets(max_model_len)
+        buckets: Sequence[float] = instead.get(metric.buckets, metric.buckets) or token_buckets(max_model_len)
         families[metric.name] = Histogram(metric.name, metric.help, _labels(metric), buckets=buckets, registry=registry)
     for metric in GAUGES:
         families[metric.name] = Gauge(metric.name, metric.help, _labels(metric), registry=registry)

@@ -10,6 +10,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 
 from modulm.interfaces.metrics import AggregateStatLoggerBase, LoggedConfig
+from modulm.interfaces.settings import plugin_settings
 from modulm.types import (
     FinishedRequestStats,
     IterationStats,
@@ -53,7 +54,8 @@ class PrometheusStatLogger(AggregateStatLoggerBase):
         self.registry = CollectorRegistry()
         self._config = vllm_config
         self._model_name = vllm_config.model_config.served_model_name
-        families = catalogue.make(self.registry, vllm_config.model_config.max_model_len)
+        buckets = plugin_settings("prometheus", catalogue.Buckets)
+        families = catalogue.make(self.registry, vllm_config.model_config.max_model_len, buckets)
         self._engines = {index: _Engine(self._model_name, index, families) for index in engine_indexes}
         rejections = families["vllm:admission_rejections"]
         self._rejections = {reason: rejections.labels(self._model_name, reason) for reason in catalogue.REJECTIONS}

@@ -2,7 +2,9 @@
 
 import pytest
 
+from modulm.errors import SettingError
 from modulm.interfaces.metrics import PluginLoad
+from modulm.interfaces.settings import provide
 from modulm.types import (
     FinishedRequestStats,
     IterationStats,
@@ -213,3 +215,37 @@ def test_the_caches_settings_are_labels(make_logger):
     }
     registry = make_logger().registry
     assert registry.get_sample_value("vllm:cache_config_info", {"engine": "0", **settings}) == 1
+
+
+@pytest.fixture
+def given():
+    """Sets the plugin's settings."""
+    yield lambda **settings: provide({"prometheus": settings})
+    provide({})
+
+
+def test_buckets_are_the_user_s_where_given(make_logger, given):
+    given(first_token="[0.2, 0.5]", latency=[2, 4, 8])
+    logger = make_logger()
+    logger.record(scheduler(), iteration(time_to_first_tokens_iter=[0.3], finished_requests=[ended()]))
+    first = {le: value(logger, "vllm:time_to_first_token_seconds_bucket", le=le) for le in ("0.2", "0.5", "+Inf")}
+    assert first == {"0.2": 0, "0.5": 1, "+Inf": 1}
+    assert value(logger, "vllm:time_to_first_token_seconds_bucket", le="0.25") is None
+    latency = [value(logger, "vllm:e2e_request_latency_seconds_bucket", le=le) for le in ("2.0", "4.0", "1.0")]
+    assert latency == [0, 1, None]
+    assert value(logger, "vllm:inter_token_latency_seconds_bucket", le="0.01") == 0, "what is not given stays"
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"latency": [2, 1]}, "latency must hold at least one number, and they must ascend"),
+        ({"first_token": "[]"}, "first_token must hold at least one"),
+        ({"first_token": "fast"}, "'prometheus.first_token'='fast' is refused: Expected `array`"),
+        ({"buckets": [1]}, "There are: latency, first_token, between_tokens"),
+    ],
+)
+def test_buckets_that_cannot_be(make_logger, given, settings, words):
+    given(**settings)
+    with pytest.raises(SettingError, match=words):
+        make_logger()

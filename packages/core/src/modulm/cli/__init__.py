@@ -10,7 +10,7 @@ import sys
 from importlib import import_module
 from typing import Any, NoReturn
 
-from modulm.cli.streams import use_utf8
+from modulm.cli.streams import keep_stdout, use_utf8
 from modulm.errors import ModulmError, did_you_mean
 
 COMMANDS = {
@@ -52,6 +52,8 @@ def main(argv: list[str] | None = None) -> int:
     words = sys.argv[1:] if argv is None else argv
     os.environ.setdefault("MODULM_LOG_LEVEL", "INFO")
     use_utf8()
+    if argv is None:
+        keep_stdout()
     try:
         return _dispatch(words)
     except ModulmError as error:

@@ -84,6 +84,8 @@ def _add(group: Any, field: "dataclasses.Field[Any]", hint: Any, *, required: bo
     if kind is bool:
         text = f"{about}default: {'on' if default else 'off'}"
         group.add_argument(flag, action=argparse.BooleanOptionalAction, default=None, help=text)
+    elif "form" in field.metadata:
+        group.add_argument(flag, action=_Setting, metavar=field.metadata["form"], default=None, help=about.rstrip("; "))
     elif kind is dict:
         group.add_argument(flag, type=json_object, metavar="JSON", default=None, help=about.rstrip("; "))
     elif kind is list and field.metadata.get("many"):
@@ -95,6 +97,18 @@ def _add(group: Any, field: "dataclasses.Field[Any]", hint: Any, *, required: bo
         text = "folder, .gguf file, hub id, or package://PACKAGE/FILE" if required else f"{about}default: {default}"
         metavar = {int: "N", float: "X"}.get(kind, "VALUE")
         group.add_argument(flag, type=kind, default=None, required=required, metavar=metavar, help=text)
+
+
+class _Setting(argparse.Action):
+    """Collects NAME.key=value into {NAME: {key: value}}; a name may have dots."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option: str | None = None) -> None:
+        place, equals, value = values.partition("=")
+        name, _, key = place.rpartition(".")
+        if not (equals and name and key):
+            parser.error(f"{option} {values!r} is refused: it must be NAME.key=value, NAME being a plugin's.")
+        found = getattr(namespace, self.dest) or {}
+        setattr(namespace, self.dest, {**found, name: {**found.get(name, {}), key: value}})
 
 
 def _plain_type(hint: Any) -> type:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from modulm.cli.options import add_engine_options, add_options, engine_config
-from modulm.config import EngineConfig
+from modulm.config import EngineConfig, check_plugin_config
 from modulm.errors import ConfigError, did_you_mean
 from modulm.server.options import ServerOptions
 
@@ -75,7 +75,12 @@ def check_installed() -> None:
 def with_file(args: argparse.Namespace) -> argparse.Namespace:
     """Return the options, those of `--config` filled in where the command line says nothing. Raises `ConfigError`."""
     given = {name: value for name, value in vars(args).items() if value is not None}
-    merged = argparse.Namespace(**{**vars(args), **(_read(args.config, vars(args)) if args.config else {}), **given})
+    filed = _read(args.config, vars(args)) if args.config else {}
+    merged = argparse.Namespace(**{**vars(args), **filed, **given})
+    if args.plugin_config and "plugin_config" in filed:
+        check_plugin_config(filed["plugin_config"])
+        settings: dict[str, dict[str, Any]] = filed["plugin_config"]
+        merged.plugin_config = {**settings, **{k: {**settings.get(k, {}), **v} for k, v in args.plugin_config.items()}}
     if merged.model_tag is not None and args.model is not None and merged.model_tag != args.model:
         raise ConfigError(f"--model {args.model!r} is refused: {merged.model_tag!r} is asked for too. Leave one out.")
     merged.model = args.model or merged.model_tag or merged.model

@@ -18,6 +18,20 @@ def use_utf8() -> None:
             stream.reconfigure(encoding="utf-8", errors=errors)
 
 
+def keep_stdout() -> None:
+    """Let only `sys.stdout` lead to a pipe or file: what native code and child processes write goes where logs go.
+
+    A terminal shows both anyway, and stays as it is.
+    """
+    out = sys.__stdout__
+    if sys.stderr is None or out is None or out is not sys.stdout:  # closed, or somebody else's
+        return
+    if out.fileno() == 1 and not out.isatty():
+        out.flush()
+        sys.stdout = open(os.dup(1), "w", encoding="utf-8", errors="replace")  # noqa: SIM115  (until the end)
+        os.dup2(2, 1)
+
+
 def utf8(argument: str) -> str:
     """Return an argument read as UTF-8 (for argparse): a locale such as C leaves bytes as halves of surrogate pairs."""
     try:

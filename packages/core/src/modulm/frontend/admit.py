@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from modulm.config import EngineConfig, ModelConfig
-from modulm.errors import RequestError
+from modulm.errors import EngineError, RequestError
 from modulm.frontend.prompt import Prompt
 from modulm.frontend.tokenizer import Tokenizer
 from modulm.interfaces.logits import LogitsProcessor
@@ -119,6 +119,8 @@ class Admission:
                 raise
             except ValueError as error:
                 raise RequestError(f"Logits processor {processor.__name__!r} refuses: {error}") from error
+            except (Exception, SystemExit) as error:
+                raise EngineError(f"Logits processor {processor.__name__!r} failed: {error!r}. Mend it.") from error
 
 
 def check_ids(parameter: str, token_ids: Iterable[int], limits: Limits) -> None:

@@ -125,7 +125,7 @@ class StatFeed:
             return
         try:
             call()
-        except (Exception, SystemExit) as error:  # a plugin may raise anything
+        except BaseException as error:  # a plugin may raise anything
             self._failed = True
             self._reports, self._sums = [], {}
             _log.exception("%s raised %r. It is switched off until the next start.", self._asked, error)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from modulm.config import EngineConfig, ModelConfig
-from modulm.errors import Broken
+from modulm.errors import Broken, PluginError
 from modulm.frontend.spans import spans_to
 from modulm.frontend.stat_feed import StatFeed
 from modulm.frontend.stat_lines import StatLines
@@ -24,9 +24,9 @@ from modulm.interfaces.metrics import (
     StatLoggerBase,
 )
 from modulm.log import logger
-from modulm.plugins import discovery
+from modulm.plugins import discovery, families
 from modulm.plugins.hooks import load_stat_loggers
-from modulm.plugins.loading import failed
+from modulm.plugins.loading import failed, run
 from modulm.plugins.records import LoadRecord, leave_out
 from modulm.plugins.report import as_objects
 from modulm.types import EngineStats, IterationStats, SchedulerStats
@@ -98,7 +98,7 @@ class StatLoggers:
         self.makes_spans = otlp_traces_endpoint is not None
         self._config = config
         self._engine_indexes = list(engine_indexes)
-        wanted = [(factory, _name(factory)) for factory in factories]
+        wanted = [(_fitted(factory), _name(factory)) for factory in factories]
         if otlp_traces_endpoint is not None:
             wanted.append((spans_to(otlp_traces_endpoint), "The stat logger of spans"))
         made: list[_Made] = [
@@ -139,11 +139,9 @@ class StatLoggers:
 
     def _of_plugin(self, record: LoadRecord, logger_class: Factory) -> list[_Made]:
         try:
-            made = make(logger_class, self._config, self._engine_indexes)
-        except (Exception, SystemExit) as error:  # a plugin may raise anything, and must not end the server
-            broken = Broken(f"{record.asked} cannot be used: its constructor raised {error!r}.")
-            broken.__cause__ = error
-            leave_out(record, broken)
+            made = run(record, "making it", make, logger_class, self._config, self._engine_indexes)
+        except PluginError as error:
+            leave_out(record, error)
             return []
 
         def on_failure(error: BaseException) -> None:
@@ -199,6 +197,12 @@ class PerEngineStatLoggerAdapter(AggregateStatLoggerBase):
 
 def _nothing(error: BaseException) -> None:
     """The log has said it."""
+
+
+def _fitted(factory: Factory) -> Factory:
+    """A class may lack optional arguments of the contract; what a function makes must take them."""
+    is_logger = isinstance(factory, type) and issubclass(factory, StatLoggerBase)
+    return families.check(families.STAT_LOGGER, _name(factory), factory) if is_logger else factory
 
 
 def _name(factory: Factory) -> str:

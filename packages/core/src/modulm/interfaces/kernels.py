@@ -59,7 +59,10 @@ class KernelProvider(ABC):
     name: ClassVar[str]
     runs_programs: ClassVar[bool] = False
 
-    def configure(self, *, num_threads: int | None, precision: str | None) -> None:
+    def __init__(self) -> None:
+        """Made without arguments, once per engine."""
+
+    def configure(self, *, num_threads: int | None = None, precision: str | None = None) -> None:
         """Take note of what the user asks of all kernels. Called once, before the first `supports`.
 
         The default does nothing: right for kernels that run in torch's threads or on another device, and multiply

@@ -102,7 +102,7 @@ class AggregateStatLoggerBase(StatLoggerBase):
     """One logger for all engines; constructed as `Class(vllm_config=..., engine_indexes=[...])`, by keyword."""
 
     @abstractmethod
-    def __init__(self, vllm_config: LoggedConfig, engine_indexes: list[int]) -> None: ...
+    def __init__(self, *, vllm_config: LoggedConfig, engine_indexes: list[int]) -> None: ...
 
     def record_admission_rejection(self, reason: str) -> None:
         """Take note that the server turned a request away because a queue was full; `reason` names the limit."""

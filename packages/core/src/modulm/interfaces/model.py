@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 if TYPE_CHECKING:
     import torch
 
+    from modulm.config import ModelConfig
+
 
 @dataclass(frozen=True, kw_only=True)
 class ForwardBatch:
@@ -39,6 +41,9 @@ class CausalLM(Protocol):
     unneeded_tensors: ClassVar[tuple[str, ...]] = ()
     """Regular expressions of checkpoint tensors that the model does without; may be left out. Any other tensor that
     nobody asked for is an error."""
+
+    def __init__(self, config: "ModelConfig") -> None:
+        """Made in the worker, on the meta device."""
 
     def forward(self, token_ids: "torch.Tensor", batch: ForwardBatch) -> "torch.Tensor":
         """Return hidden states [num_tokens, hidden_size] for token_ids int64 [num_tokens]."""

@@ -30,6 +30,9 @@ class Platform(ABC):
     kernels: ClassVar[tuple[str, ...]] = ()
     """Names of `modulm.kernels`, best first."""
 
+    def __init__(self) -> None:
+        """Made without arguments, once per process."""
+
     @abstractmethod
     def device(self, index: int = 0) -> "torch.device":
         """Return the torch device of local rank `index`."""

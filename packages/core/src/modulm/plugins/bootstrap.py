@@ -7,21 +7,23 @@ hooks when their room asks for them (`hooks.py`). Knows no room.
 """
 
 import sys
-import time
 import zlib
 from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from modulm.errors import Broken, ConfigError, PluginError
+from modulm.errors import Broken, ConfigError, PluginError, did_you_mean
+from modulm.interfaces.settings import provide
 from modulm.log import logger
 from modulm.plugins import discovery, loading, lock
 from modulm.plugins import records as state
 from modulm.plugins.families import GENERAL
 from modulm.plugins.process import PerProcess
 from modulm.plugins.records import LoadRecord, leave_out
+from modulm.plugins.refs import PASSING
 from modulm.plugins.registry import transaction
+from modulm.plugins.watch import watched
 
 if TYPE_CHECKING:
     from modulm.config import EngineConfig
@@ -49,12 +51,13 @@ def bootstrap(config: "EngineConfig | None" = None) -> None:
     Each general plugin runs once per process id, so again in a forked child. A call that raised can be repeated.
 
     Args:
-        config: Names parser files to import (`tool_parser_plugin`, `reasoning_parser_plugin`), and the lock that
-            plugins are held to (`plugins_lock`).
+        config: Names parser files to import (`tool_parser_plugin`, `reasoning_parser_plugin`) and the lock that plugins
+            are held to (`plugins_lock`), and brings plugins' settings.
 
     Raises:
         Broken: A parser file failed, or under MODULM_STRICT_PLUGINS=1 any plugin; the cause is chained.
-        ConfigError: A parser file does not exist, or no such lock.
+        ConfigError: A parser file does not exist, or no such lock; settings are given for what is not installed.
+        SettingError: A plugin cannot honour its settings.
         Incompatible: VLLM_PLUGINS asks for a name that several packages provide, or the lock for what is not here.
     """
     with _progress.lock:
@@ -67,6 +70,8 @@ def bootstrap(config: "EngineConfig | None" = None) -> None:
             if locked is not None and locked != progress.held_to:
                 lock.hold_to(Path(locked).expanduser())
                 progress.held_to = locked
+            if config is not None:
+                _provide_settings(config.plugin_config)
             if not progress.general_done:
                 _load_general()
                 progress.general_done = True
@@ -77,6 +82,17 @@ def bootstrap(config: "EngineConfig | None" = None) -> None:
                     progress.parser_files.add((option, value))
         finally:
             progress.running = False
+
+
+def _provide_settings(given: dict[str, dict[str, Any]]) -> None:
+    names = [record.name for record in discovery.records()]
+    for name in given:
+        if name not in names:
+            raise ConfigError(
+                f"plugin_config {name!r} is refused: no installed plugin has that name.{did_you_mean(name, names)} "
+                "`modulm plugins list` shows those that are there."
+            )
+    provide(given)
 
 
 def load_records() -> list[LoadRecord]:
@@ -109,12 +125,13 @@ def _load_parser_file(option: str, value: str) -> None:
     """Import a module by name or from a `.py` file; it registers parsers as it is imported."""
     record = LoadRecord(group=option, name=value, value=value, distribution="", version="")
     discovery.add(record)
-    started = time.perf_counter()
     try:
-        with transaction(record):
+        with transaction(record), watched(record, "importing it"):
             _import(option, value)
         record.state = state.LOADED
-    except (Exception, SystemExit) as error:
+    except PASSING:
+        raise
+    except BaseException as error:
         record.state, record.reason = state.BROKEN, f"{type(error).__name__}: {error}"
         if isinstance(error, ConfigError):
             raise
@@ -122,8 +139,6 @@ def _load_parser_file(option: str, value: str) -> None:
             f"{option}={value!r} cannot be imported: {type(error).__name__}: {error}. Correct the file, or leave the "
             "option out."
         ) from error
-    finally:
-        record.seconds = time.perf_counter() - started
 
 
 def _import(option: str, value: str) -> Any:

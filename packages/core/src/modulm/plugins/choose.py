@@ -6,18 +6,30 @@ asked: the caller's `ask` puts the question.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
-from modulm.errors import ConfigError, NotInstalled, PluginError, UnknownName, Unsupported
+from modulm.errors import (
+    ConfigError,
+    Incompatible,
+    ModulmError,
+    NotInstalled,
+    PluginError,
+    SettingError,
+    UnknownName,
+    Unsupported,
+)
 from modulm.interfaces.support import Accepted, Rejected, Support
 from modulm.log import logger, warn_once
-from modulm.plugins import refs
-from modulm.plugins.families import NOUNS
-from modulm.plugins.records import is_strict
+from modulm.plugins import discovery, loading, refs
+from modulm.plugins.families import NOUNS, describe
+from modulm.plugins.policy import matches
+from modulm.plugins.records import LoadRecord, is_strict
 from modulm.plugins.registry import registry
 
 _log = logger("plugins")
 _logged: set[str] = set()
+_PASSING = (ModulmError, *refs.PASSING)
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -103,19 +115,46 @@ def _answer(family: str, name: str, ask: Callable[[Any], Support]) -> tuple[Any,
         return value, _question(family, name, value, ask)
     except (NotInstalled, UnknownName):
         return None, Rejected("not installed")
+    except SettingError:
+        raise
     except ConfigError as error:
         return None, Rejected(str(error))
     except PluginError as error:
         if is_strict():
             raise
+        if record := _record(family, name):
+            loading.failed(record, error)
         warn_once(_log, f"{error} Another one is used. MODULM_STRICT_PLUGINS=1 makes this an error.")
         return None, Rejected(str(error))
 
 
 def _question(family: str, name: str, value: Any, ask: Callable[[Any], Support]) -> Support:
+    answer = run(family, name, "asking whether it can serve", ask, value)
+    if not isinstance(answer, Accepted | Rejected):
+        raise Incompatible(
+            f"{NOUNS[family]} {name!r} answered {describe(answer)}, but must answer Accepted or Rejected."
+        )
+    return answer
+
+
+def make(family: str, name: str, *args: Any) -> Any:
+    """Return an object of the implementation that has the name; raises what `Registry.get` and `run` raise."""
+    return run(family, name, "making it", registry(family).get(name), *args)
+
+
+def run(group: str, name: str, doing: str, function: Callable[..., T], *args: Any) -> T:
+    """Call into what was chosen ("making it"). Raises `Broken` with the cause chained; our own errors as they are."""
+    record = _record(group, name)
+    if record is not None:
+        return loading.run(record, doing, function, *args, passing=_PASSING)
     try:
-        return ask(value)
-    except PluginError:
+        return function(*args)
+    except _PASSING:
         raise
-    except Exception as error:
-        raise refs.broken(f"{NOUNS[family]} {name!r}", "asking whether it can serve", error) from error
+    except BaseException as error:
+        raise refs.broken(f"{NOUNS[group]} {name!r}", doing, error) from error
+
+
+def _record(group: str, name: str) -> LoadRecord | None:
+    """Return the plugin that has the name; None where it is built in or registered."""
+    return next((each for each in discovery.records(group) if each.usable and matches(name, each)), None)

@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import Any
 
 from modulm.errors import ConfigError, Incompatible, did_you_mean
+from modulm.plugins import contracts
 
 GENERAL = "vllm.general_plugins"
 PLATFORM = "vllm.platform_plugins"
@@ -84,7 +85,8 @@ _BASES = {
     IO_PROCESSOR: "modulm.interfaces.io_processor:IOProcessor",
     LOGITS: "modulm.interfaces.logits:LogitsProcessor",
 }
-_METHODS = {"modulm.models": ("forward", "compute_logits")}
+_SHAPES = {"modulm.models": "modulm.interfaces.model:CausalLM"}
+"""Contracts that a class keeps by having what they name, whatever it derives from."""
 
 
 def need_family(family: str) -> None:
@@ -97,22 +99,25 @@ def need_family(family: str) -> None:
 def check(group: str, asked: str, found: Any) -> Any:
     """Check an object against its group's contract and return it. `asked` starts the message, as in `refs.resolve`.
 
-    Of a class with a class method `modulm_class`, what that returns is checked and returned in its place.
+    Of a class with a class method `modulm_class`, what that returns is checked and returned in its place. A class that
+    does not take all optional arguments comes back as one that leaves them out: see `contracts.py`.
 
     Raises `Incompatible` saying what the object is and what it must be.
     """
     if isinstance(found, type) and (adapted := getattr(found, "modulm_class", None)) is not None:
         found = adapted()
-    if group in _BASES:
-        module, _, name = _BASES[group].partition(":")
-        base = getattr(import_module(module), name)
-        if not (isinstance(found, type) and issubclass(found, base)):
-            raise Incompatible(f"{asked} is {describe(found)}, but must be a class that derives from {module}.{name}.")
-    missing = [method for method in _METHODS.get(group, ()) if not callable(getattr(found, method, None))]
-    if missing or (group in _METHODS and not isinstance(found, type)):
-        need = " and ".join(_METHODS[group])
-        raise Incompatible(f"{asked} is {describe(found)}, but must be a class with the methods {need}.")
-    return found
+    reference = _BASES.get(group) or _SHAPES.get(group)
+    if reference is None:
+        return found
+    module, _, name = reference.partition(":")
+    contract = getattr(import_module(module), name)
+    if not isinstance(found, type) or (group in _BASES and not issubclass(found, contract)):
+        how = "derives from" if group in _BASES else "has what it takes to be"
+        raise Incompatible(f"{asked} is {describe(found)}, but must be a class that {how} {module}.{name}.")
+    try:
+        return contracts.fitted(found, contract)
+    except Incompatible as error:
+        raise Incompatible(f"{asked} is {describe(found)}, {error}") from None
 
 
 def describe(found: Any) -> str:

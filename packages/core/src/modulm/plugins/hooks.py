@@ -9,7 +9,7 @@ from typing import Any
 
 from modulm.errors import ConfigError, Incompatible, PluginError, UnknownName, Unsupported, did_you_mean
 from modulm.log import logger, warn_once
-from modulm.plugins import discovery, families, loading, refs
+from modulm.plugins import contracts, discovery, families, loading, refs
 from modulm.plugins import records as state
 from modulm.plugins.families import ENDPOINT, IO_PROCESSOR, LOGITS, STAT_LOGGER, describe
 from modulm.plugins.records import LoadRecord, leave_out
@@ -113,6 +113,10 @@ def build_endpoint(record: LoadRecord) -> Any:
         asked = record.asked
         need = "name, required_tasks, attach_router and init_state"
         raise Incompatible(f"{asked} answered {describe(plugin)}, but must answer an object with {need}.")
+    try:
+        contracts.keep(plugin, EndpointPlugin)
+    except Incompatible as error:
+        raise Incompatible(f"{record.asked} answered {describe(plugin)}, {error}") from None
     return plugin
 
 

@@ -4,26 +4,22 @@ What may fail here: the import, the call, the type. Each is a `PluginError` that
 was; whether that ends the run is for the caller to say. Knows neither policy nor registries.
 """
 
-import time
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from modulm.errors import Incompatible, PluginError
 from modulm.plugins import families, refs
 from modulm.plugins import records as state
 from modulm.plugins.families import describe
 from modulm.plugins.records import LoadRecord
+from modulm.plugins.watch import watched
+
+T = TypeVar("T")
 
 
 def load(record: LoadRecord) -> Any:
     """Import what the record names and return it. Raises `Broken` with the cause chained."""
-    started = time.perf_counter()
-    try:
-        found = refs.resolve(record.value, record.asked)
-    except PluginError as error:
-        failed(record, error)
-        raise
-    finally:
-        _took(record, started)
+    found = _resolved(record, record.value)
     record.state, record.reason = state.LOADED, ""
     return found
 
@@ -37,13 +33,20 @@ def call(record: LoadRecord) -> Any:
     if not callable(function):
         wrong = f"{record.asked} is {describe(function)}, but must be callable without arguments."
         raise failed(record, Incompatible(wrong))
-    started = time.perf_counter()
+    return run(record, "calling it", function)
+
+
+def run(
+    record: LoadRecord, doing: str, function: Callable[..., T], *args: Any, passing: tuple[Any, ...] = refs.PASSING
+) -> T:
+    """Call into a plugin. Whatever it raises is `Broken`, with the cause chained, but for `passing`."""
     try:
-        return function()
-    except (Exception, SystemExit) as error:  # a plugin may raise anything, and must not end the engine
-        raise failed(record, refs.broken(record.asked, "calling it", error)) from error
-    finally:
-        _took(record, started)
+        with watched(record, doing):
+            return function(*args)
+    except passing:
+        raise
+    except BaseException as error:
+        raise failed(record, refs.broken(record.asked, doing, error)) from error
 
 
 def load_class(record: LoadRecord, path: Any) -> type:
@@ -51,15 +54,7 @@ def load_class(record: LoadRecord, path: Any) -> type:
     if not isinstance(path, str):
         wrong = f"{record.asked} answered {describe(path)}, but must answer a class path or None."
         raise failed(record, Incompatible(wrong))
-    started = time.perf_counter()
-    try:
-        found = refs.resolve(path, record.asked)
-    except PluginError as error:
-        failed(record, error)
-        raise
-    finally:
-        _took(record, started)
-    checked_class: type = checked(record, found)
+    checked_class: type = checked(record, _resolved(record, path))
     return checked_class
 
 
@@ -78,5 +73,10 @@ def failed(record: LoadRecord, error: PluginError) -> PluginError:
     return error
 
 
-def _took(record: LoadRecord, started: float) -> None:
-    record.seconds = (record.seconds or 0.0) + time.perf_counter() - started
+def _resolved(record: LoadRecord, reference: str) -> Any:
+    try:
+        with watched(record, f"loading {reference!r}"):
+            return refs.resolve(reference, record.asked)
+    except PluginError as error:
+        failed(record, error)
+        raise

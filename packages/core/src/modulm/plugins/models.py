@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
 from typing import Any
 
-from modulm.errors import ConfigError, ModulmError, PluginError, UnknownName, did_you_mean
+from modulm.errors import ConfigError, ModulmError, PluginError, SettingError, UnknownName, did_you_mean
 from modulm.log import logger
 from modulm.plugins.families import describe
 from modulm.plugins.records import is_strict
@@ -74,6 +74,8 @@ class _ModelRegistry:
                 return self._registry.get(name), name
             except UnknownName:
                 continue
+            except SettingError:
+                raise
             except (ConfigError, PluginError) as error:
                 if is_strict():
                     raise

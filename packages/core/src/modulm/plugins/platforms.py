@@ -137,10 +137,7 @@ def _only(active: list[tuple[LoadRecord, Platform]]) -> Platform:
 
 def _make(record: LoadRecord, path: Any) -> Platform:
     platform_class = loading.load_class(record, path)
-    try:
-        return cast(Platform, platform_class())
-    except Exception as error:
-        raise loading.failed(record, refs.broken(record.asked, f"making {path!r}", error)) from error
+    return cast(Platform, loading.run(record, f"making {path!r}", platform_class))
 
 
 def _need_built_in(name: str) -> Platform:

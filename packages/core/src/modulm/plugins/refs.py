@@ -7,7 +7,10 @@ always `Broken` with its cause chained, never "unknown". Knows nothing of who re
 from importlib import import_module
 from typing import Any
 
-from modulm.errors import Broken, ConfigError
+from modulm.errors import Broken, ConfigError, SettingError
+
+PASSING = (KeyboardInterrupt, SettingError)
+"""What a plugin's code may raise that is the user's doing: all else, `SystemExit` too, is the plugin's failure."""
 
 
 def split(reference: str) -> tuple[str, str]:
@@ -36,7 +39,9 @@ def resolve(reference: str, asked: str) -> Any:
         found: Any = import_module(module)
         for part in name.split("."):
             found = getattr(found, part)
-    except (Exception, SystemExit) as error:  # a plugin's import may raise anything, and must not end the engine
+    except PASSING:
+        raise
+    except BaseException as error:  # a plugin's import may raise anything, and must not end the engine
         raise broken(asked, f"loading {reference!r}", error) from error
     return found
 

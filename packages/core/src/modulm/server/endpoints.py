@@ -29,7 +29,7 @@ def attach(app: FastAPI, plugins: Sequence[Any] | None = None) -> None:
         before = list(app.router.routes)
         try:
             plugin.attach_router(app)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise _failed(mine, error) from error
         for route in routes_of(each for each in app.router.routes if all(each is not old for old in before)):
             if owners.setdefault(route, mine) != mine:
@@ -46,11 +46,11 @@ async def start(state: Any, llm: Any, args: argparse.Namespace) -> None:
     for plugin in getattr(state, "endpoint_plugins", ()):
         try:
             await plugin.init_state(llm, state, args)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise _failed(f"endpoint plugin {plugin.name!r}", error) from error
 
 
-def _failed(who: str, error: Exception) -> Broken:
+def _failed(who: str, error: BaseException) -> Broken:
     return Broken(
         f"{who.capitalize()} failed: {type(error).__name__}: {error}. Mend it, or take it out of VLLM_PLUGINS."
     )

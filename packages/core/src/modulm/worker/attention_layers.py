@@ -72,7 +72,7 @@ class AttentionLayers:
         """Return the shape of each layer's cache."""
         return {
             name: self.backends[name].kv_cache_shape(
-                num_blocks, block_size, spec.num_kv_heads, spec.head_size, spec.kv_cache_dtype
+                num_blocks, block_size, spec.num_kv_heads, spec.head_size, kv_cache_dtype=spec.kv_cache_dtype
             )
             for name, spec in self.specs.items()
         }

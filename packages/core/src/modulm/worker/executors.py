@@ -22,7 +22,7 @@ class InProcessExecutor(Executor):
             return self._worker.execute(plan)
         except EngineError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # plugins compute here
             raise EngineError(
                 f"A step of {len(plan.scheduled)} sequences failed in the worker: {type(error).__name__}: {error}"
             ) from error

@@ -12,6 +12,8 @@ import numpy as np
 
 from modulm.interfaces.logits import AdapterLogitsProcessor, BatchUpdate, LogitsProcessor
 from modulm.interfaces.sampling import DrawParameters
+from modulm.plugins.choose import run
+from modulm.plugins.families import LOGITS
 
 if TYPE_CHECKING:
     import torch
@@ -31,7 +33,7 @@ class Processors:
         if classes:
             import torch
 
-            self._all = [cls(config, torch.device(device), False) for cls in classes]
+            self._all = [_made(cls, config, torch.device(device)) for cls in classes]
         self._shifting = [p for p in self._all if not p.is_argmax_invariant()]
         self._invariant = [p for p in self._all if p.is_argmax_invariant()]
 
@@ -80,6 +82,10 @@ class Processors:
             scaled.div_(torch.from_numpy(parameters.temperature).to(device)[:, None])
             scaled.masked_fill_(scaled < torch.from_numpy(parameters.log_min_p).to(device)[:, None], -torch.inf)
             return _like(logits, _apply(self._invariant, scaled, rows, num_rows))
+
+
+def _made(cls: type[LogitsProcessor], config: Any, device: "torch.device") -> LogitsProcessor:
+    return run(LOGITS, f"{cls.__module__}:{cls.__qualname__}", "making it", cls, config, device, False)
 
 
 def _tensor(logits: Any) -> "torch.Tensor":

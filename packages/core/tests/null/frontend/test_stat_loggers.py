@@ -161,7 +161,7 @@ def test_a_plugin_that_cannot_be_made_is_left_out_and_listed(loggers, site, capl
     assert len(loggers().stat_loggers) == 1
     states = {record.name: (record.state, record.reason) for record in discovery.records(GROUP)}
     assert states["good"][0] == "loaded" and states["fails"][0] == "broken" and "no such server" in states["fails"][1]
-    assert "Stat logger 'fails' (dist-a 1.0) cannot be used: its constructor raised KeyError" in caplog.text
+    assert "Stat logger 'fails' (dist-a 1.0) is installed but broken: making it raised KeyError" in caplog.text
     monkeypatch.setenv("MODULM_STRICT_PLUGINS", "1")
     with pytest.raises(Broken, match="'fails' \\(dist-a 1.0\\)"):
         loggers()
