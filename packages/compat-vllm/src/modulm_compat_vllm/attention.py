@@ -23,7 +23,7 @@ from modulm_compat_vllm import model as models
 from modulm_compat_vllm.config import view
 from modulm_compat_vllm.selector import selector_config
 
-_CACHE_DTYPES = ("float32", "bfloat16", "float16")
+_DTYPES = ("float32", "bfloat16", "float16")
 _LAYOUTS = (KVCacheLayout.LBNHC, KVCacheLayout.LBHNC)
 """Those in which each layer has memory of its own, in vLLM's order of preference."""
 _MANY = 7919
@@ -166,7 +166,9 @@ class VllmAttention(AttentionBackend):
         """See base class: the backend's own answer, except for what cannot be handed to it."""
         if spec.has_sinks or spec.has_alibi:
             return Rejected("sinks and ALiBi slopes are not handed to backends written for vLLM")
-        if spec.kv_cache_dtype not in _CACHE_DTYPES:
+        if spec.dtype not in _DTYPES:
+            return Rejected(f"dtype {spec.dtype!r} is none of {', '.join(_DTYPES)}")
+        if spec.kv_cache_dtype not in _DTYPES:
             return Rejected(f"a KV cache of {spec.kv_cache_dtype!r} is not laid out as vLLM's")
         reasons = cls.theirs.validate_configuration(device_capability=None, **selector_config(spec)._asdict())
         return (

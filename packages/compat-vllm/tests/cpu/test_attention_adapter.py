@@ -195,6 +195,7 @@ def test_windows_and_caps_are_handed_over(made):
     ("changes", "reason"),
     [
         ({"dtype": "float16", "kv_cache_dtype": "float16"}, "it does not support dtype torch.float16"),
+        ({"dtype": "float8", "kv_cache_dtype": "float8"}, "dtype 'float8' is none of float32, bfloat16, float16"),
         ({"sliding_window": 3}, "it does not support sliding windows"),
         ({"has_alibi": True}, "sinks and ALiBi slopes are not handed to backends written for vLLM"),
         ({"has_sinks": True}, "sinks and ALiBi"),

@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from importlib import import_module
 
 import pytest
 import torch
@@ -104,9 +105,19 @@ def test_layers_of_vllm_are_said_to_be_missing():
 def tiny_config():
     values = {
         "vocab_size": 16, "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2,
-        "rms_norm_eps": 1e-5, "max_position_embeddings": 32,
+        "num_key_value_heads": 1, "rms_norm_eps": 1e-5, "max_position_embeddings": 32,
     }  # fmt: skip
     return ModelConfig(name="tiny", hf=values, architectures=["Mine"], max_model_len=32)
+
+
+@pytest.mark.parametrize("family", ["Llama", "Mistral", "Qwen2", "Qwen3"])
+def test_each_family_is_modulms_own_model(tiny_config, family):
+    theirs = getattr(import_module(f"vllm.model_executor.models.{family.lower()}"), f"{family}ForCausalLM")
+    ours = getattr(import_module(f"modulm.models.{family.lower()}"), f"{family}ForCausalLM")
+    with torch.device("meta"):
+        model, own = theirs.modulm_class()(tiny_config), ours(tiny_config)
+    assert isinstance(model, ours)
+    assert [name for name, _ in model.named_parameters()] == [name for name, _ in own.named_parameters()]
 
 
 def test_a_plugin_may_change_what_its_base_class_is_made_from(tiny_config):

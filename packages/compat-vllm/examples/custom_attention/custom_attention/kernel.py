@@ -116,8 +116,8 @@ class MyFlashAttnImpl(AttentionImpl):
         key_cache, value_cache = kv_cache[..., : self.head_size], kv_cache[..., self.head_size :]
         block_size = kv_cache.shape[2]
         blocks, offsets = attn_metadata.slot_mapping // block_size, attn_metadata.slot_mapping % block_size
-        key_cache[blocks, :, offsets] = key
-        value_cache[blocks, :, offsets] = value
+        key_cache[blocks, :, offsets] = key.to(kv_cache.dtype)
+        value_cache[blocks, :, offsets] = value.to(kv_cache.dtype)
         starts = attn_metadata.starts
         for index, (start, end, length) in enumerate(zip(starts, starts[1:], attn_metadata.seq_lens, strict=False)):
             positions = torch.arange(self.attention.first_key(length, end - start), length, device=query.device)

@@ -31,8 +31,8 @@ class MyOldAttnImpl(MyFlashAttnImpl):
         self.num_calls += 1
         logger.debug("MyOldAttnImpl.forward: call %d, %d tokens, process %d", self.num_calls, len(query), os.getpid())
         key_cache, value_cache = (cache.view(-1, self.num_kv_heads, self.head_size) for cache in kv_cache.unbind(0))
-        key_cache[attn_metadata.slot_mapping] = key
-        value_cache[attn_metadata.slot_mapping] = value
+        key_cache[attn_metadata.slot_mapping] = key.to(kv_cache.dtype)
+        value_cache[attn_metadata.slot_mapping] = value.to(kv_cache.dtype)
         block_size = kv_cache.shape[2]
         found, starts = [], attn_metadata.starts
         for index, (start, end, length) in enumerate(zip(starts, starts[1:], attn_metadata.seq_lens, strict=False)):
