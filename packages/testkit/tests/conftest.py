@@ -8,10 +8,6 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent / "mutants"))
 
-PLAIN = []
-TENSORS = ["attention"]
-"""Modules in `mutants/`: those that need no torch, and the others."""
-
 
 @pytest.fixture(scope="session")
 def outcomes():
@@ -30,6 +26,5 @@ def outcomes():
 
 
 def pytest_generate_tests(metafunc):
-    """`name` is each contract of the test's tier."""
     if "contract_name" in metafunc.fixturenames:
-        metafunc.parametrize("contract_name", TENSORS if "cpu" in metafunc.module.__file__ else PLAIN)
+        metafunc.parametrize("contract_name", metafunc.cls.contracts)

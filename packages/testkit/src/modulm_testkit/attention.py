@@ -308,8 +308,7 @@ def _plain(device: str, head_size: int = 16, dtype: str = "float32", *, exact: b
 
 def _plain_specs(device: str) -> list[AttentionSpec]:
     return [
-        _plain(device, size, dtype, exact=exact)
-        for dtype, size, exact in product(_DTYPES, _HEAD_SIZES, (True, False))
+        _plain(device, size, dtype, exact=exact) for dtype, size, exact in product(_DTYPES, _HEAD_SIZES, (True, False))
     ]
 
 

@@ -25,9 +25,13 @@ class Outcome:
 
 
 class Contract:
-    """`fixture` is what the suite asks for; `reference` is given to it first, and must pass."""
+    """`fixture` is what the suite asks for; `reference` is given to it first, and must pass.
 
-    def __init__(self, name, suite, fixture, reference, **attributes):
+    `wrap` makes what the fixture returns of a plugin.
+    """
+
+    def __init__(self, name, suite, fixture, reference, wrap=lambda plugin: plugin, **attributes):
+        self.wrap = wrap
         self.name, self.suite, self.fixture, self.attributes = name, suite, fixture, attributes
         self.references = {"reference": (reference, {})}
         self.mutants = {}
@@ -64,8 +68,8 @@ class Contract:
         }
 
     def _tests(self, plugin, attributes):
-        def give(self):
-            return plugin
+        def give(tests):
+            return self.wrap(plugin)
 
         members = {**self.attributes, **attributes, self.fixture: pytest.fixture(give)}
         return type("Test", (self.suite,), members)
@@ -78,7 +82,10 @@ class Contract:
             file.write_text(f"from contract import CONTRACTS\nglobals().update(CONTRACTS[{self.name!r}].classes())\n")
             plugins = "terminal cacheprovider logging capture faulthandler warnings unraisableexception threadexception"
             quiet = [f"-pno:{name}" for name in (*plugins.split(), *_autoloaded())]
-            status = pytest.main([str(file), "-c", "/dev/null", f"--rootdir={folder}", "--import-mode=importlib", *quiet], plugins=[recorder])
+            status = pytest.main(
+                [str(file), "-c", "/dev/null", f"--rootdir={folder}", "--import-mode=importlib", *quiet],
+                plugins=[recorder],
+            )
             assert status in (0, 1), status
         return recorder.outcomes
 
