@@ -65,8 +65,7 @@ class CheckpointConformance(Conformance):
         try:
             data = opened(checkpoint).tokenizer()
         except CheckpointError as error:
-            assert str(error)
-            return
+            pytest.skip(f"the sample has none: {error}")
         assert isinstance(data, TokenizerData)
         tokenizers = pytest.importorskip("tokenizers", reason="modulm-testkit[models] is not installed")
         assert tokenizers.Tokenizer.from_str(data.tokenizer_json).get_vocab_size() > 0

@@ -52,7 +52,13 @@ def write_tokenizer(folder: Path, vocab_size: int = SIZES["vocab_size"]) -> int:
 def tiny_llama(folder: Path, *, seed: int = 7, **changes: Any) -> Path:
     """Write a Llama with a tokenizer: 2 layers, 4 heads, 2 KV heads, 256 positions. `changes` go into its config."""
     vocab_size = write_tokenizer(folder)
-    config = {**SIZES, "vocab_size": vocab_size, "bos_token_id": 0, "eos_token_id": [1, 5], "tie_word_embeddings": False}
+    config = {
+        **SIZES,
+        "vocab_size": vocab_size,
+        "bos_token_id": 0,
+        "eos_token_id": [1, 5],
+        "tie_word_embeddings": False,
+    }
     tiny_model(folder, "LlamaForCausalLM", {**config, "initializer_range": 0.3, **changes}, seed=seed)
     return folder
 

@@ -88,9 +88,13 @@ class QuantizationConformance(Conformance):
     def test_names_what_is_missing(self, scheme: QuantizedSample) -> None:
         """A layer that is not in the checkpoint is None, so that the loader names it, or `CheckpointError` does."""
         try:
-            assert made(scheme).weight(scheme.checkpoint, _MISSING, 8, 32) is None
+            found = made(scheme).weight(scheme.checkpoint, _MISSING, 8, 32)
         except CheckpointError as error:
-            assert "up_proj" in str(error), f"{error} does not name what is missing"
+            found, said = None, str(error)
+        else:
+            said = _MISSING
+        assert found is None, f"there is no {_MISSING}, and it is {found!r}"
+        assert "up_proj" in said, f"{said!r} does not name what is missing"
 
     def test_gives_the_same_again(self, scheme: QuantizedSample) -> None:
         """A weight asked for twice is the same: nothing is changed in the file's arrays, and nothing used up."""

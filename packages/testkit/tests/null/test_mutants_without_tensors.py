@@ -6,7 +6,7 @@ from checks import MutantChecks
 
 
 class TestMutants(MutantChecks):
-    contracts = ("checkpoint", "quantization")
+    contracts = ("checkpoint", "quantization", "stat_logger", "io_processor", "executor", "lora", "endpoint", "general")
 
 
 def test_no_torch():
