@@ -113,3 +113,21 @@ def write_safetensors(path: Path, tensors: Mapping[str, np.ndarray]) -> None:
         stream.write(struct.pack("<Q", len(raw)) + raw)
         for array in tensors.values():
             stream.write(np.ascontiguousarray(array).tobytes())
+
+
+def randomise(model: Any, seed: int = 0) -> Any:
+    """Give every parameter of transformers' model a scale at which it matters, norms and biases too; return it."""
+    import torch
+
+    generator = torch.Generator().manual_seed(seed)
+    centred_at_zero = "Gemma" in type(model).__name__
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            noise = torch.randn(parameter.shape, generator=generator)
+            if "norm" in name:
+                parameter.copy_(0.3 * noise if centred_at_zero else 1 + 0.3 * noise)
+            elif parameter.ndim == 1 or "embed" in name:
+                parameter.copy_(0.3 * noise)
+            else:
+                parameter.copy_(noise * 1.5 / parameter.shape[-1] ** 0.5)
+    return model.eval()

@@ -6,7 +6,7 @@ from checks import MutantChecks
 
 
 class TestMutants(MutantChecks):
-    contracts = ("attention", "kernels", "logits", "platform")
+    contracts = ("attention", "kernels", "logits", "model", "platform")
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -37,9 +37,9 @@ class Contract:
         self.mutants = {}
         CONTRACTS[name] = self
 
-    def also(self, name, reference, **attributes):
+    def also(self, name, plugin, **attributes):
         """Another plugin that keeps the contract."""
-        self.references[name] = (reference, attributes)
+        self.references[name] = (plugin, attributes)
 
     def mutant(self, test, **attributes):
         """The decorated plugin breaks `test` and nothing else; its docstring says how."""
