@@ -15,3 +15,9 @@ def one_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+def test_table_is_current():
+    from table import FILE, written
+
+    assert FILE.read_text() == written(), f"write it anew: python {FILE.parent}/tests/mutants/table.py"
