@@ -1,4 +1,4 @@
-"""Reader and scheme keep the contracts, by the suites that plugin authors run on theirs; gguf's own library is right."""
+"""Reader and scheme keep the contracts, by the suites that plugin authors run on theirs; gguf's library is right."""
 
 import gguf
 import numpy as np

@@ -19,6 +19,7 @@ from modulm_testkit.leaks import leaks
 from modulm_testkit.samples import CheckpointSample
 from modulm_testkit.suite import Conformance, ask_for
 
+_Folders = Callable[[], Path]
 _FLOATS = ("float64", "float32", "float16", "bfloat16")
 
 
@@ -30,22 +31,28 @@ class CheckpointConformance(Conformance):
         """Return the sample."""
         ask_for("checkpoint", "CheckpointSample(reader=MyCheckpoint, path=..., config={...}, tensors={...})")
 
+    @pytest.fixture
+    def folders(self, tmp_path_factory: pytest.TempPathFactory) -> "_Folders":
+        """Makes empty folders, which are not the author's `tmp_path`."""
+        return lambda: tmp_path_factory.mktemp("copy")
+
     def test_matches_its_own(self, checkpoint: CheckpointSample) -> None:
         """`matches` accepts a path in this format."""
         answer = checkpoint.reader.matches(checkpoint.path)
         assert isinstance(answer, Accepted), f"it says {answer!r} of its own file"
 
-    def test_rejects_others(self, checkpoint: CheckpointSample, tmp_path: Path) -> None:
+    def test_rejects_others(self, checkpoint: CheckpointSample, folders: "_Folders") -> None:
         """`matches` rejects any other file or folder that exists with a reason, and never raises.
 
         Every installed format is asked about every path. What breaks it: reading a magic number of an empty file, or
         of a folder.
         """
-        (tmp_path / "empty").touch()
-        (tmp_path / "text").write_text("not a model")
-        (tmp_path / "folder").mkdir()
-        (tmp_path / "folder" / "config.json").write_text("{")
-        for path in (tmp_path / "empty", tmp_path / "text", tmp_path / "folder", tmp_path):
+        folder = folders()
+        (folder / "empty").touch()
+        (folder / "text").write_text("not a model")
+        (folder / "folder").mkdir()
+        (folder / "folder" / "config.json").write_text("{")
+        for path in (folder / "empty", folder / "text", folder / "folder", folder):
             answer = checkpoint.reader.matches(path)
             assert isinstance(answer, Rejected), f"it says {answer!r} of {path.name}"
             assert answer.reason, "it rejects without a reason"
@@ -134,19 +141,19 @@ class CheckpointConformance(Conformance):
             del one
         assert not found, f"left behind: {'; '.join(found)}"
 
-    def test_cut_files_are_refused(self, checkpoint: CheckpointSample, tmp_path: Path) -> None:
+    def test_cut_files_are_refused(self, checkpoint: CheckpointSample, folders: "_Folders") -> None:
         """Of a file that is cut off anywhere, something raises `CheckpointError`, and nothing raises anything else."""
         for share in (0.0, 0.001, 0.1, 0.5, 0.9, 0.999):
-            said = _read_damaged(checkpoint, tmp_path / str(share), lambda raw, s=share: raw[: int(len(raw) * s)])
+            said = _read_damaged(checkpoint, folders(), lambda raw, s=share: raw[: int(len(raw) * s)])
             assert said, f"a file of {share:.1%} of its bytes reads as a whole one"
 
-    def test_damaged_files_raise_nothing_else(self, checkpoint: CheckpointSample, tmp_path: Path) -> None:
+    def test_damaged_files_raise_nothing_else(self, checkpoint: CheckpointSample, folders: "_Folders") -> None:
         """Whatever bytes of the header are wrong, only `CheckpointError` is raised, if anything.
 
         What breaks it: counts and lengths that are believed, so that memory runs out or an index is out of range.
         """
         rng = np.random.default_rng(0)
-        for number in range(40):
+        for _ in range(40):
 
             def flip(raw: bytes) -> bytes:
                 spoilt = bytearray(raw)
@@ -154,7 +161,7 @@ class CheckpointConformance(Conformance):
                     spoilt[position] = rng.integers(256)
                 return bytes(spoilt)
 
-            _read_damaged(checkpoint, tmp_path / str(number), flip)
+            _read_damaged(checkpoint, folders(), flip)
 
 
 def opened(sample: CheckpointSample) -> Checkpoint:
@@ -164,7 +171,6 @@ def opened(sample: CheckpointSample) -> Checkpoint:
 
 def _read_damaged(sample: CheckpointSample, folder: Path, damage: Callable[[bytes], bytes]) -> str:
     """Read all of a copy whose largest file is damaged; return what `CheckpointError` said, or an empty string."""
-    folder.mkdir()
     copy = folder / sample.path.name
     if sample.path.is_dir():
         shutil.copytree(sample.path, copy)

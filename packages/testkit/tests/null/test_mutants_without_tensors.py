@@ -6,7 +6,18 @@ from checks import MutantChecks
 
 
 class TestMutants(MutantChecks):
-    contracts = ("checkpoint", "quantization", "stat_logger", "io_processor", "executor", "lora", "endpoint", "general")
+    contracts = (
+        "checkpoint",
+        "quantization",
+        "stat_logger",
+        "io_processor",
+        "executor",
+        "lora",
+        "endpoint",
+        "general",
+        "tool_parsers",
+        "reasoning_parsers",
+    )
 
 
 def test_no_torch():
