@@ -53,12 +53,17 @@ class AttentionConformance(Conformance):
         The engine asks every installed backend about every layer of every model. What breaks it: a table look-up for a
         dtype or head size that nobody thought of.
         """
-        odd = [{"head_size": 7}, {"head_size": 4096}, {"dtype": "float8"}, {"kv_cache_dtype": "unheard-of"}]
+        odd: list[dict[str, Any]] = [
+            {"head_size": 7},
+            {"head_size": 4096},
+            {"dtype": "float8"},
+            {"kv_cache_dtype": "unheard-of"},
+        ]
         odd += [{"num_kv_heads": 1}, {"device_type": "toaster"}, {"sliding_window": 1}, {"has_sinks": True}]
         for changes in [*odd, {"has_alibi": True, "soft_cap": 3.0}]:
             answer = backend.supports(replace(_plain(self.device), **changes))
             assert isinstance(answer, Accepted | Rejected), f"supports({changes}) answered {answer!r}"
-            assert answer or answer.reason, f"supports({changes}) rejects without a reason"
+            assert isinstance(answer, Accepted) or answer.reason, f"supports({changes}) rejects without a reason"
         assert not backend.supports(replace(_plain(self.device), kv_cache_dtype="unheard-of")), "no cache is like that"
 
     def test_serves_something(self, backend: Any) -> None:
@@ -209,8 +214,8 @@ class AttentionConformance(Conformance):
         batch.forward(tensors, batch.plan(layout))
         for tensor, was in zip(tensors, before, strict=True):
             assert torch.equal(tensor, was)
-        for name, was in arrays.items():
-            np.testing.assert_array_equal(getattr(layout, name), was)
+        for name, array in arrays.items():
+            np.testing.assert_array_equal(getattr(layout, name), array)
 
     def test_writes_only_the_slots_of_the_step(self, accepted: "_Accepted") -> None:
         """In the cache nothing changes but the shares of the step's tokens: other sequences live beside them."""

@@ -144,7 +144,11 @@ class CheckpointConformance(Conformance):
     def test_cut_files_are_refused(self, checkpoint: CheckpointSample, folders: "_Folders") -> None:
         """Of a file that is cut off anywhere, something raises `CheckpointError`, and nothing raises anything else."""
         for share in (0.0, 0.001, 0.1, 0.5, 0.9, 0.999):
-            said = _read_damaged(checkpoint, folders(), lambda raw, s=share: raw[: int(len(raw) * s)])
+
+            def cut(raw: bytes, share: float = share) -> bytes:
+                return raw[: int(len(raw) * share)]
+
+            said = _read_damaged(checkpoint, folders(), cut)
             assert said, f"a file of {share:.1%} of its bytes reads as a whole one"
 
     def test_damaged_files_raise_nothing_else(self, checkpoint: CheckpointSample, folders: "_Folders") -> None:

@@ -129,7 +129,8 @@ class PagedBatch:
         extra = {"sinks": self.sinks, "alibi_slopes": self.slopes}
         dtype, device = getattr(torch, self.spec.dtype), self.spec.device_type
         given = {k: torch.from_numpy(v).to(device, dtype) for k, v in extra.items() if v is not None}
-        return self.backend.forward(self.spec, *tensors, self.cache, metadata, **given)
+        query, key, value = tensors
+        return self.backend.forward(self.spec, query, key, value, self.cache, metadata, **given)
 
     def expected(self) -> np.ndarray:
         """Return what the step is to give."""

@@ -78,7 +78,7 @@ class PlatformConformance(Conformance):
         for name in ("gguf", "awq", "of next year", ""):
             answer = platform.supports_quantization(name)
             assert isinstance(answer, Accepted | Rejected), f"it answers {answer!r} about {name!r}"
-            assert answer or answer.reason, f"it rejects {name!r} without a reason"
+            assert isinstance(answer, Accepted) or answer.reason, f"it rejects {name!r} without a reason"
 
     def test_keeps_the_configuration_valid(self, platform: Platform) -> None:
         """After `check_and_update_config` the options are still those that may be given."""

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from modulm.errors import CheckpointError
-from modulm.interfaces.quantization import QuantizationScheme
+from modulm.interfaces.quantization import QuantizationScheme, Weight
 from modulm.interfaces.support import Accepted, Rejected
 from modulm_testkit.fakes import MemoryCheckpoint
 from modulm_testkit.oracles.weights import dequantised, faults
@@ -54,8 +54,7 @@ class QuantizationConformance(Conformance):
         What breaks it: the order of nibbles, a zero point that is stored minus one, groups along the other axis.
         """
         for module, wanted in scheme.weights.items():
-            weight = made(scheme).weight(scheme.checkpoint, module, *wanted.shape)
-            assert weight is not None, f"{module}: None, which says that it is not quantized"
+            weight = _weight(made(scheme), scheme, module)
             np.testing.assert_allclose(dequantised(weight), wanted, rtol=1e-6, atol=1e-6, err_msg=module)
 
     def test_weights_are_canonical(self, scheme: QuantizedSample) -> None:
@@ -64,7 +63,7 @@ class QuantizationConformance(Conformance):
         Kernels take these on trust: an array of another type is read as something else.
         """
         for module, wanted in scheme.weights.items():
-            weight = made(scheme).weight(scheme.checkpoint, module, *wanted.shape)
+            weight = _weight(made(scheme), scheme, module)
             assert (weight.out_features, weight.in_features) == wanted.shape
             assert not faults(weight), f"{module}: {'; '.join(faults(weight))}"
 
@@ -98,12 +97,10 @@ class QuantizationConformance(Conformance):
 
     def test_gives_the_same_again(self, scheme: QuantizedSample) -> None:
         """A weight asked for twice is the same: nothing is changed in the file's arrays, and nothing used up."""
-        module, wanted = next(iter(scheme.weights.items()))
+        module = next(iter(scheme.weights))
         one = made(scheme)
-        first = one.weight(scheme.checkpoint, module, *wanted.shape)
-        np.testing.assert_array_equal(
-            dequantised(one.weight(scheme.checkpoint, module, *wanted.shape)), dequantised(first)
-        )
+        first, second = (dequantised(_weight(one, scheme, module)) for _ in range(2))
+        np.testing.assert_array_equal(first, second)
 
     def test_describes_itself(self, scheme: QuantizedSample) -> None:
         """`describe` returns a dictionary that JSON can hold, for `modulm config --explain`."""
@@ -115,6 +112,12 @@ class QuantizationConformance(Conformance):
 def made(sample: QuantizedSample) -> QuantizationScheme:
     """Return the scheme of the sample's checkpoint."""
     return sample.scheme.from_checkpoint(sample.checkpoint)
+
+
+def _weight(one: QuantizationScheme, sample: QuantizedSample, module: str) -> Weight:
+    weight = one.weight(sample.checkpoint, module, *sample.weights[module].shape)
+    assert weight is not None, f"{module}: None, which says that it is not quantized"
+    return weight
 
 
 def _last(module: str) -> str:

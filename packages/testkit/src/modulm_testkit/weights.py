@@ -1,6 +1,7 @@
 """Random weights of every canonical kind. What they are worth says `oracles/weights.py`."""
 
 from collections.abc import Callable
+from operator import methodcaller
 
 import ml_dtypes
 import numpy as np
@@ -90,19 +91,19 @@ def _decode(rows: np.ndarray) -> np.ndarray:
 
 
 KINDS: dict[str, Callable[[RandomWeights], Weight]] = {
-    **{f"Dense {dtype}": lambda w, t=dtype: w.dense(t) for dtype in ("float32", "float16", "bfloat16")},
-    **{f"GroupedInt {bits}": lambda w, b=bits: w.grouped_int(b) for bits in (2, 3, 4, 5, 6, 8)},
-    "GroupedInt 4, float16": lambda w: w.grouped_int(4, "float16"),
-    "ChannelInt8": lambda w: w.channel_int8(),
-    "Float8 by tensor": lambda w: w.float8("float8_e4m3fn", (0, 0)),
-    "Float8 by channel": lambda w: w.float8("float8_e5m2", (1, 0)),
-    "Float8 by block": lambda w: w.float8("float8_e4m3fn", (4, 16)),
-    "Float8 by odd block": lambda w: w.float8("float8_e4m3fn", (5, 24)),
-    "Codebook4": lambda w: w.codebook4(),
+    **{f"Dense {dtype}": methodcaller("dense", dtype) for dtype in ("float32", "float16", "bfloat16")},
+    **{f"GroupedInt {bits}": methodcaller("grouped_int", bits) for bits in (2, 3, 4, 5, 6, 8)},
+    "GroupedInt 4, float16": methodcaller("grouped_int", 4, "float16"),
+    "ChannelInt8": methodcaller("channel_int8"),
+    "Float8 by tensor": methodcaller("float8", "float8_e4m3fn", (0, 0)),
+    "Float8 by channel": methodcaller("float8", "float8_e5m2", (1, 0)),
+    "Float8 by block": methodcaller("float8", "float8_e4m3fn", (4, 16)),
+    "Float8 by odd block": methodcaller("float8", "float8_e4m3fn", (5, 24)),
+    "Codebook4": methodcaller("codebook4"),
     **{
-        f"BlockFloat4, {dtype}": lambda w, t=dtype: w.block_float4(t)
+        f"BlockFloat4, {dtype}": methodcaller("block_float4", dtype)
         for dtype in ("uint8", "float8_e8m0fnu", "float8_e4m3fn", "float32")
     },
-    "Encoded": lambda w: w.encoded(),
+    "Encoded": methodcaller("encoded"),
 }
 """Name -> maker."""

@@ -2,7 +2,29 @@
 
 
 def add_to(contract, right, extra):
-    """Make the mutants of `right`, for promises that both suites have; `extra` makes an event that is not its own."""
+    """Make the mutants of `right`, for promises that both suites have.
+
+    `extra` is the test of what may be reported, and an event that may not.
+    """
+    mind_pieces(contract, right)
+    mind_other_things(contract, right)
+
+    @contract.mutant(extra[0])
+    class ReportsWhatItMayNot(right):
+        """Where the text has a bracket it reports an event that is not its own."""
+
+        has_bracket = False
+
+        def push(self, text, token_ids=()):
+            self.has_bracket |= "[" in text
+            return super().push(text, token_ids)
+
+        def finish(self, finish_reason):
+            return [*super().finish(finish_reason), *([extra[1]] if self.has_bracket else [])]
+
+
+def mind_pieces(contract, right):
+    """Make those that mind how a text is cut."""
 
     class Counts(right):
         """Remembers the lengths of the pieces so far."""
@@ -46,6 +68,10 @@ def add_to(contract, right, extra):
 
         def change(self, text):
             return text[1:] if self.lengths[-2:-1] == [0] else text
+
+
+def mind_other_things(contract, right):
+    """Make those that do not."""
 
     @contract.mutant("test_plain_text_is_passed_on_at_once")
     class WaitsForTheEnd(right):
@@ -106,16 +132,3 @@ def add_to(contract, right, extra):
         """`special_tokens` is a string."""
 
         special_tokens = "<x>"
-
-    @contract.mutant(extra[0])
-    class ReportsWhatItMayNot(right):
-        """Where the text has a bracket it reports an event that is not its own."""
-
-        has_bracket = False
-
-        def push(self, text, token_ids=()):
-            self.has_bracket |= "[" in text
-            return super().push(text, token_ids)
-
-        def finish(self, finish_reason):
-            return [*super().finish(finish_reason), *([extra[1]] if self.has_bracket else [])]
