@@ -5,6 +5,7 @@ reason. Errors are measured against |x| |W|, so that sizes of numbers do not mat
 """
 
 from dataclasses import fields, replace
+from itertools import product
 from typing import Any, ClassVar
 
 import numpy as np
@@ -52,13 +53,11 @@ class KernelConformance(Conformance):
         asked = _Kernels(provider, self.device, "exact").provider
         strange = _Strange(out_features=4, in_features=4)
         weights = [strange, *(RandomWeights().make(kind) for kind in KINDS)]
-        for op, weight, device in ((o, w, d) for o in ("convolution", *_OPS) for w in weights for d in ("cpu", "oven")):
-            answer = asked.supports(op, weight, device)
-            assert isinstance(answer, Accepted | Rejected), f"{op}, {type(weight).__name__}, {device}: {answer!r}"
-            assert isinstance(answer, Accepted) or answer.reason, (
-                f"{op}, {type(weight).__name__}, {device}: rejected without a reason"
-            )
-            assert not (answer and (op == "convolution" or weight is strange)), f"{op} of {type(weight).__name__}?"
+        for op, weight, device in product(("convolution", *_OPS), weights, ("cpu", "oven")):
+            answer, what = asked.supports(op, weight, device), f"{op} of {type(weight).__name__} on {device}"
+            assert isinstance(answer, Accepted | Rejected), f"{what}: {answer!r}"
+            assert isinstance(answer, Accepted) or answer.reason, f"{what}: rejected without a reason"
+            assert not (answer and (op == "convolution" or weight is strange)), f"{what}: accepted"
 
     def test_serves_something(self, provider: Any) -> None:
         """It accepts some weight on its device; one that accepts nothing would pass everything below."""
