@@ -47,6 +47,16 @@ def test_only_what_is_declared_comes_along(workspace_root):
     }
 
 
+def test_what_tests_ask_for_comes_along_too(workspace_root):
+    with (workspace_root / "packages/core/pyproject.toml").open("a") as file:
+        file.write('\n[dependency-groups]\ntest = ["modulm-quant-gguf>=0.1,<0.2", "pytest>=8"]\n')
+    ours = {package.distribution: package for package in packages(workspace_root)}
+    core = ours["modulm-core"]
+    assert [p.folder for p in check_isolated.tested_with(core, ours)] == ["quant-gguf"]
+    assert [p.folder for p in check_isolated.declared(core, ours)] == ["core", "quant-gguf"]
+    assert [p.folder for p in check_isolated.declared(ours["modulm-quant-gguf"], ours)] == ["quant-gguf", "core"]
+
+
 def test_wheel_is_built_with_what_belongs_in_it(tmp_path):
     (core,) = [package for package in packages() if package.folder == "core"]
     wheel = check_isolated.build(core, tmp_path)

@@ -90,3 +90,13 @@ def test_modules_with_another_name_than_their_distribution(workspace_root):
     assert "dependencies = [" in text
     project.write_text(text.replace("dependencies = [", 'dependencies = ["pyzmq>=26", ', 1))
     assert not any("imports zmq" in line for line in check_packages.problems(workspace_root))
+
+
+@pytest.mark.parametrize(
+    ("module", "words"), [("modulm_quant_gguf.scheme", None), ("modulm_quant_gguf.plugin", "no module")]
+)
+def test_a_pytest_plugin_is_a_module(workspace_root, module, words):
+    with (workspace_root / PLUGIN / "pyproject.toml").open("a") as file:
+        file.write(f'\n[project.entry-points.pytest11]\nmine = "{module}"\n')
+    found = check_packages.problems(workspace_root)
+    assert [words in line for line in found] == ([True] if words else [])

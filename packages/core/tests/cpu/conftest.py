@@ -13,31 +13,7 @@ import urllib.request
 
 import pytest
 
-TEXT = (
-    "The quick brown fox jumps over the lazy dog. the the the a b c d e f g. Zwölf Boxkämpfer jagen Viktor quer "
-    "über den großen Sylter Deich. Съешь же ещё этих мягких французских булок, да выпей чаю. 我能吞下玻璃而不伤身体。 "
-    "def f(x): return x + 1  # comment 0123456789 !?.,;:()[]{} "
-)
-CHAT = (
-    "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}\n{% endfor %}"
-    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
-)
-
-
-def write_tokenizer(folder, vocab_size):
-    """Train a byte-level BPE on TEXT; ids 0 and 1 are <s> and </s>."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(vocab_size=vocab_size, special_tokens=["<s>", "</s>"], initial_alphabet=alphabet)
-    tokenizer.train_from_iterator([TEXT] * 4, trainer)
-    tokenizer.save(str(folder / "tokenizer.json"))
-    config = {"bos_token": "<s>", "eos_token": "</s>", "add_bos_token": False, "chat_template": CHAT}
-    (folder / "tokenizer_config.json").write_text(json.dumps(config))
-    return tokenizer.get_vocab_size()
+from modulm_testkit.checkpoints import SIZES, tiny_llama, tiny_model, write_tokenizer
 
 
 @pytest.fixture(autouse=True)
@@ -55,37 +31,19 @@ def core_alone(monkeypatch, tmp_path):
 @pytest.fixture(scope="session")
 def tiny_folder(tmp_path_factory):
     """A folder with config.json, safetensors and tokenizer: Llama, 2 layers, 4 heads, 2 KV heads, 256 positions."""
-    import torch
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    folder = tmp_path_factory.mktemp("tiny-llama")
-    vocab_size = write_tokenizer(folder, 320)
-    torch.manual_seed(7)
-    config = LlamaConfig(
-        vocab_size=vocab_size, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=2, max_position_embeddings=256, bos_token_id=0, eos_token_id=[1, 5],
-        initializer_range=0.3, tie_word_embeddings=False,
-    )  # fmt: skip
-    LlamaForCausalLM(config).float().save_pretrained(folder)
-    return folder
+    return tiny_llama(tmp_path_factory.mktemp("tiny-llama"))
 
 
 @pytest.fixture(scope="session")
 def tiny_windowed_folder(tmp_path_factory):
     """Gemma 3, 4 layers: three that see 11 tokens back, one that sees all; other positions for each kind."""
-    import torch
-    from transformers import Gemma3ForCausalLM, Gemma3TextConfig
-
     folder = tmp_path_factory.mktemp("tiny-gemma3")
-    vocab_size = write_tokenizer(folder, 320)
-    torch.manual_seed(8)
-    config = Gemma3TextConfig(
-        vocab_size=vocab_size, hidden_size=32, intermediate_size=64, num_hidden_layers=4, num_attention_heads=4,
-        num_key_value_heads=2, head_dim=8, query_pre_attn_scalar=8, max_position_embeddings=256, sliding_window=12,
-        layer_types=["sliding_attention"] * 3 + ["full_attention"], bos_token_id=0, eos_token_id=[1, 5],
-        initializer_range=0.3,
-    )  # fmt: skip
-    Gemma3ForCausalLM(config).float().save_pretrained(folder)
+    config = {
+        **SIZES, "vocab_size": write_tokenizer(folder), "num_hidden_layers": 4, "head_dim": 8,
+        "query_pre_attn_scalar": 8, "sliding_window": 12, "layer_types": ["sliding_attention"] * 3 + ["full_attention"],
+        "bos_token_id": 0, "eos_token_id": [1, 5], "initializer_range": 0.3,
+    }  # fmt: skip
+    tiny_model(folder, "Gemma3ForCausalLM", config, seed=8)
     return folder
 
 

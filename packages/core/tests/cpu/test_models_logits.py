@@ -5,35 +5,20 @@ and tables are shuffled, so a read of a wrong slot cannot pass. Beside every ste
 written out and read back, is interpreted on caches of its own and must give the same bits.
 """
 
-import copy
 import importlib
 import json
-import random
 from collections import Counter
-from dataclasses import dataclass, field
 
-import numpy as np
 import pytest
 import torch
 import transformers
 from safetensors.torch import load_file
 
-from modulm.config import ModelConfig
-from modulm.errors import CheckpointError
-from modulm.interfaces.attention import BatchLayout
-from modulm.interfaces.model import ForwardBatch
-from modulm.interfaces.program import Graph
-from modulm.interfaces.quantization import Dense
 from modulm.models.index import ARCHITECTURES
-from modulm.nn.attention import Attention
-from modulm.nn.rotary import SEQUENCE_LENGTHS
-from modulm.reference.attention_torch import TorchAttention
-from modulm.reference.graph_torch import GraphInterpreter
-from modulm.reference.linear_torch import TorchKernels
-from modulm.worker.trace import trace
+from modulm_testkit.checkpoints import randomise
+from modulm_testkit.oracles.logits import TOLERANCE, logits_of, worst
+from modulm_testkit.steps import Sequence, Stepper, batched, chunked, prefix_hit, prompt, whole
 
-TOLERANCE = 1e-4
-BLOCK = 4
 BASE = {
     "vocab_size": 211,
     "hidden_size": 64,
@@ -144,227 +129,31 @@ def config_class(architecture):
     return transformers.Gemma3TextConfig if name == "Gemma3" else getattr(transformers, f"{name}Config")
 
 
-def randomised(model, seed=0):
-    """Give every parameter a scale at which it matters."""
-    generator = torch.Generator().manual_seed(seed)
-    centred_at_zero = "Gemma" in type(model).__name__
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            noise = torch.randn(parameter.shape, generator=generator)
-            if "norm" in name:
-                parameter.copy_(0.3 * noise if centred_at_zero else 1 + 0.3 * noise)
-            elif parameter.ndim == 1 or "embed" in name:
-                parameter.copy_(0.3 * noise)
-            else:
-                parameter.copy_(noise * 1.5 / parameter.shape[-1] ** 0.5)
-    return model.eval()
-
-
 def tiny(architecture, folder, **overrides):
     """Return transformers' model and ours, read from what the former saved."""
     torch.manual_seed(0)
     options = {**BASE, **CONFIGS.get(architecture, {}), **overrides}
     config = config_class(architecture)(**options, attn_implementation="eager")
-    theirs = randomised(getattr(transformers, architecture)(config))
+    theirs = randomise(getattr(transformers, architecture)(config))
     theirs.save_pretrained(folder)
     hf = json.loads((folder / "config.json").read_text())
     return theirs, Engine(hf, load_file(folder / "model.safetensors"))
 
 
-class Tensors:
-    """`WeightSource` over a dict."""
+class Engine(Stepper):
+    """The model of core that config.json names, with its recorded graph beside it."""
 
-    def __init__(self, tensors):
-        self.tensors = tensors
-        self.read = set()
-
-    def has(self, name):
-        return name in self.tensors
-
-    def tensor(self, name, shape):
-        if name not in self.tensors:
-            raise CheckpointError(f"Tensor {name!r} is missing.")
-        assert tuple(self.tensors[name].shape) == tuple(shape), name
-        self.read.add(name)
-        return self.tensors[name]
-
-    def packed(self, modules, out_features, in_features, *, op="linear"):
-        parts = [
-            self.tensor(f"{module}.weight", (size, in_features))
-            for module, size in zip(modules, out_features, strict=True)
-        ]
-        data = torch.cat(parts)
-        weight = Dense(out_features=len(data), in_features=in_features, data=data.numpy())
-        return TorchKernels().pack(weight, "cpu", "float32")
-
-    def packed_slice(self, name, shape, index, *, op="linear"):
-        data = self.tensor(name, shape)[index]
-        weight = Dense(out_features=shape[1], in_features=shape[2], data=data.numpy())
-        return TorchKernels().pack(weight, "cpu", "float32")
-
-
-@dataclass
-class Sequence:
-    tokens: list
-    known: int = 0
-    """Tokens whose length counts for length-dependent rotary kinds; 0 stands for all of `tokens`."""
-    start: int = 0
-    tables: dict = field(default_factory=dict)
-
-
-class Engine:
-    """What the worker does, at its smallest: blocks, layouts, steps."""
-
-    def __init__(self, hf, tensors, *, num_blocks=160):
-        config = ModelConfig(name="tiny", hf=hf, architectures=hf["architectures"], max_model_len=64)
+    def __init__(self, hf, tensors):
         module, _, name = ARCHITECTURES[hf["architectures"][0]].partition(":")
-        with torch.device("meta"):
-            self.model = getattr(importlib.import_module(module), name)(config)
-        self.source = Tensors(tensors)
-        for name, child in self.model.named_modules():
-            if hasattr(child, "load"):
-                child.load(name, self.source)
-        self.layers = [module for module in self.model.modules() if isinstance(module, Attention)]
-        self.backend = TorchAttention()
-        self.caches = {}
-        for layer in self.layers:
-            layer.bind(self.backend)
-            shape = TorchAttention.kv_cache_shape(num_blocks, BLOCK, layer.spec.num_kv_heads, layer.spec.head_size)
-            self.caches[layer.name] = torch.full(shape, torch.nan)
-        recording = trace(self.model)
-        self.graph = Graph.from_dict(json.loads(json.dumps(recording.graph.to_dict())))
-        backends = dict.fromkeys(self.caches, self.backend)
-        self.interpreter = GraphInterpreter(self.graph, recording.weights, recording.tensors, backends)
-        self.recorded_caches = {name: cache.clone() for name, cache in self.caches.items()}
-        self.windows = {layer.spec.sliding_window for layer in self.layers}
-        self.free = list(range(1, num_blocks))
-        random.Random(1).shuffle(self.free)
-
-    def step(self, *work, release=True):
-        """Run (sequence, number of tokens) pairs; return logits of every token, per sequence."""
-        for sequence, count in work:
-            for window in self.windows:
-                table = sequence.tables.setdefault(window, [])
-                while len(table) * BLOCK < sequence.start + count:
-                    table.append(self.free.pop())
-        metadata = {w: self.backend.plan(self._layout(work, w), torch.device("cpu")) for w in self.windows}
-        positions = [position for s, count in work for position in range(s.start, s.start + count)]
-        lengths = [max(s.known, s.start + count) for s, count in work for _ in range(count)]
-        batch = ForwardBatch(
-            positions=torch.tensor(positions),
-            kv_caches=self.caches,
-            metadata={layer.name: metadata[layer.spec.sliding_window] for layer in self.layers},
-            max_seq_len=max(s.start + count for s, count in work),
-            extra={SEQUENCE_LENGTHS: torch.tensor(lengths)},
-        )
-        tokens = torch.tensor([t for s, count in work for t in s.tokens[s.start : s.start + count]])
-        with torch.inference_mode():
-            hidden = self.model(tokens, batch)
-            logits = self.model.compute_logits(hidden)
-        assert logits.dtype == torch.float32
-        self._interpret(tokens, batch, hidden, logits)
-        for sequence, count in work:
-            sequence.start += count
-            if release:
-                self._release(sequence)
-        return logits.split([count for _, count in work])
-
-    def _interpret(self, tokens, batch, hidden, logits):
-        inputs = {"token_ids": tokens, "positions": batch.positions, **batch.extra}
-        with torch.inference_mode():
-            found = self.interpreter.forward(inputs, self.recorded_caches, batch.metadata)
-            assert torch.equal(found, hidden)
-            assert torch.equal(self.interpreter.logits(found), logits)
-
-    def _layout(self, work, window):
-        tables = [sequence.tables[window] for sequence, _ in work]
-        padded = np.zeros((len(work), max(map(len, tables))), np.int32)
-        for row, table in zip(padded, tables, strict=True):
-            row[: len(table)] = table
-        slots = [
-            s.tables[window][position // BLOCK] * BLOCK + position % BLOCK
-            for s, count in work
-            for position in range(s.start, s.start + count)
-        ]
-        return BatchLayout(
-            query_start=np.cumsum([0, *(count for _, count in work)], dtype=np.int32),
-            seq_lens=np.array([s.start + count for s, count in work], np.int32),
-            block_table=padded,
-            slot_mapping=np.array(slots, np.int64),
-            block_size=BLOCK,
-        )
-
-    def _release(self, sequence):
-        """Blocks wholly outside a window go back to the pool, poisoned; the null block takes their place."""
-        for window, table in sequence.tables.items():
-            for index, block in enumerate(table):
-                if window is not None and block and (index + 1) * BLOCK <= sequence.start + 1 - window:
-                    table[index] = 0
-                    for layer in self.layers:
-                        if layer.spec.sliding_window == window:
-                            self.caches[layer.name][block] = torch.nan
-                            self.recorded_caches[layer.name][block] = torch.nan
-
-
-def prompt(length, seed):
-    return random.Random(seed).choices(range(3, 200), k=length)
-
-
-def expected(theirs, tokens):
-    theirs = copy.deepcopy(theirs)  # the rotary embedding of some kinds remembers the longest sequence it has seen
-    with torch.inference_mode():
-        return theirs(torch.tensor([tokens]), use_cache=False).logits[0]
-
-
-def whole(theirs, ours):
-    tokens = prompt(37, 1)
-    (got,) = ours.step((Sequence(tokens), 37))
-    return [(got, expected(theirs, tokens))]
-
-
-def chunked(theirs, ours):
-    tokens = prompt(37, 2)
-    sequence = Sequence(tokens, known=37)
-    got = [ours.step((sequence, count))[0] for count in (5, 1, 13, 7, 11)]
-    return [(torch.cat(got), expected(theirs, tokens))]
-
-
-def batched(theirs, ours):
-    """Three sequences of different lengths decode together, while a fourth is prefilled beside them in chunks."""
-    decoding = [Sequence(prompt(length, length), known=length) for length in (21, 35, 30)]
-    fourth = Sequence(prompt(25, 4), known=25)
-    pieces = {id(s): [] for s in (*decoding, fourth)}
-
-    def run(*work):
-        for (sequence, _), got in zip(work, ours.step(*work), strict=True):
-            pieces[id(sequence)].append(got)
-
-    run(*[(s, len(s.tokens) - 4) for s in decoding])
-    for chunk in (9, 6, 10):
-        run(*[(s, 1) for s in decoding[:2]], (fourth, chunk), (decoding[2], 1))
-    run(*[(s, 1) for s in decoding])
-    return [(torch.cat(pieces[id(s)]), expected(theirs, s.tokens)) for s in (*decoding, fourth)]
-
-
-def prefix_hit(theirs, ours):
-    """The second sequence takes over the first one's blocks and starts in the middle."""
-    first = Sequence(prompt(33, 5))
-    ours.step((first, 33), release=False)
-    results = []
-    for shared, length in ((20, 33), (32, 33)):
-        tokens = first.tokens[:shared] + prompt(length - shared, 6)
-        second = Sequence(tokens, start=shared, known=length)
-        second.tables = {window: table[: shared // BLOCK] for window, table in first.tables.items()}
-        (got,) = ours.step((second, length - shared))
-        results.append((got, expected(theirs, tokens)[shared:]))
-    return results
+        super().__init__(getattr(importlib.import_module(module), name), hf, tensors, recorded=True)
 
 
 MODES = {"whole": whole, "chunked": chunked, "batched": batched, "prefix hit": prefix_hit}
 
 
-def worst(pairs):
-    return max((got - want).abs().max().item() for got, want in pairs)
+def differences(theirs, ours, run):
+    """The greatest difference from transformers, of all logits that a way to run the model gives."""
+    return worst(run(ours), lambda tokens: logits_of(theirs, tokens))
 
 
 @pytest.fixture(scope="module")
@@ -388,10 +177,7 @@ def check(name, theirs, ours, table, modes=MODES):
     if name in CONFIGS:
         recorded[name] = f"{counts.total()} = " + ", ".join(f"{count} {op}" for op, count in sorted(counts.items()))
     for mode, run in modes.items():
-        pairs = run(theirs, ours)
-        spread = min(want.std().item() for _, want in pairs)
-        assert spread > 0.3, f"{name}: these logits are too flat to prove anything"
-        row[mode] = worst(pairs)
+        row[mode] = differences(theirs, ours, run)
     assert max(row.values()) < TOLERANCE, f"{name}: {row}"
 
 
@@ -420,11 +206,11 @@ ROPES = {
 }
 
 
-def short_beside_long(theirs, ours):
+def short_beside_long(ours):
     """A neighbour past the original length must not change a short sequence, nor the other way about."""
     sequences = [Sequence(prompt(length, length), known=length) for length in (11, 37, 16)]
     got = ours.step(*[(s, len(s.tokens)) for s in sequences])
-    return [(logits, expected(theirs, s.tokens)) for logits, s in zip(got, sequences, strict=True)]
+    return [(logits, s.tokens, 0) for logits, s in zip(got, sequences, strict=True)]
 
 
 ROPE_MODES = {"whole": whole, "chunked": chunked, "batched": short_beside_long, "prefix hit": prefix_hit}
@@ -487,7 +273,7 @@ def test_the_comparison_notices_a_wrong_setting(architecture, change, tmp_path):
     theirs, ours = tiny(architecture, tmp_path)
     hf = json.loads((tmp_path / "config.json").read_text())
     wrong = Engine({**hf, **change}, ours.source.tensors)
-    assert worst(whole(theirs, wrong)) > 100 * TOLERANCE
+    assert differences(theirs, wrong, whole) > 100 * TOLERANCE
 
 
 def test_gemma3_reads_the_language_model_of_a_checkpoint_with_vision(tmp_path, table):
@@ -495,7 +281,7 @@ def test_gemma3_reads_the_language_model_of_a_checkpoint_with_vision(tmp_path, t
     vision = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
     vision |= {"model_type": "siglip_vision_model", "image_size": 28, "patch_size": 14}
     config = transformers.Gemma3Config(text_config=text, vision_config=vision, attn_implementation="eager")
-    theirs = randomised(transformers.Gemma3ForConditionalGeneration(config))
+    theirs = randomise(transformers.Gemma3ForConditionalGeneration(config))
     theirs.save_pretrained(tmp_path)
     hf = json.loads((tmp_path / "config.json").read_text())
     hf = {**hf, **hf["text_config"], "architectures": hf["architectures"]}
@@ -509,4 +295,4 @@ def test_stacked_experts_are_read_too(architecture, tmp_path):
     hf = json.loads((tmp_path / "config.json").read_text())
     stacked = Engine(hf, dict(theirs.state_dict()))
     assert any(name.endswith("experts.gate_up_proj") for name in stacked.source.read)
-    assert worst(whole(theirs, stacked)) < TOLERANCE
+    assert differences(theirs, stacked, whole) < TOLERANCE
