@@ -1,6 +1,7 @@
 """Core's reference implementations keep the contracts, by the suites that plugin authors run on theirs."""
 
 import pytest
+import torch
 
 from modulm.checkpoints.safetensors import SafetensorsCheckpoint
 from modulm.models.gemma2 import Gemma2ForCausalLM
@@ -8,6 +9,8 @@ from modulm.models.llama import LlamaForCausalLM
 from modulm.reference.attention_torch import TorchAttention
 from modulm.reference.linear_torch import TorchKernels
 from modulm.reference.platform_cpu import CPUPlatform
+from modulm.reference.sampling_numpy import NumpySampling
+from modulm.reference.sampling_torch import TorchSampling
 from modulm.worker.executors import InProcessExecutor
 from modulm_testkit.attention import AttentionConformance
 from modulm_testkit.checkpoint import CheckpointConformance
@@ -17,6 +20,7 @@ from modulm_testkit.kernels import KernelConformance
 from modulm_testkit.model import ModelConformance
 from modulm_testkit.platform import PlatformConformance
 from modulm_testkit.samples import CheckpointSample
+from modulm_testkit.sampling import SamplingConformance
 
 
 class TestTorchAttention(AttentionConformance):
@@ -29,6 +33,20 @@ class TestTorchKernels(KernelConformance):
     @pytest.fixture
     def provider(self):
         return TorchKernels
+
+
+class TestNumpySampling(SamplingConformance):
+    @pytest.fixture
+    def kernels(self):
+        return NumpySampling()
+
+
+class TestTorchSampling(SamplingConformance):
+    device = "cpu"
+
+    @pytest.fixture
+    def kernels(self):
+        return TorchSampling(torch.device(self.device))
 
 
 class TestCPUPlatform(PlatformConformance):

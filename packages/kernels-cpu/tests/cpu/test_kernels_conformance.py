@@ -6,6 +6,7 @@ from modulm_kernels_cpu.attention import CPUAttention
 from modulm_kernels_cpu.provider import CPUKernels
 from modulm_testkit.attention import AttentionConformance
 from modulm_testkit.kernels import KernelConformance
+from modulm_testkit.sampling import SamplingConformance
 
 
 class TestCPUAttention(AttentionConformance):
@@ -18,3 +19,9 @@ class TestCPUKernels(KernelConformance):
     @pytest.fixture
     def provider(self):
         return CPUKernels
+
+
+class TestNativeSampling(SamplingConformance):
+    @pytest.fixture
+    def kernels(self):
+        return CPUKernels().sampling()

@@ -17,6 +17,7 @@ class TestMutants(MutantChecks):
         "general",
         "tool_parsers",
         "reasoning_parsers",
+        "sampling",
     )
 
 
