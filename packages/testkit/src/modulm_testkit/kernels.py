@@ -157,8 +157,8 @@ class KernelConformance(Conformance):
             x[2] = torch.nan
             found = packed.linear(x)
             assert torch.isfinite(found[[0, 1, 3, 4]]).all()
-            kept = [tensor[[0, 1, 3, 4]].cpu().numpy() for tensor in (found, wanted)]
-            np.testing.assert_allclose(*kept, rtol=1e-4, atol=1e-4)
+            kept, before = (tensor[[0, 1, 3, 4]].cpu().numpy() for tensor in (found, wanted))
+            np.testing.assert_allclose(kept, before, rtol=1e-4, atol=1e-4)
 
     def test_fast_is_close_enough(self, provider: Any) -> None:
         """With precision "fast" activations may be rounded, but results stay within 2 % of |x| |W|."""
