@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 from modulm.config import EngineConfig, ModelConfig
+from modulm.frontend.parse import Parse
 from modulm.frontend.stat_loggers import Factory, StatLoggers, logged_config
 from modulm.frontend.streams import Streams
 from modulm.launch import Serving, launch_thread, name_plugins
@@ -33,6 +34,7 @@ class AsyncLLM:
         config: As the platform completed it.
         model_config: The model as its checkpoint declares it.
         tokenizer: The model's tokenizer.
+        parsers: What reads responses where a request wants that.
         stat_loggers: Told of every step; they may have routes for a server, and hear from it of refusals.
     """
 
@@ -90,6 +92,7 @@ class AsyncLLM:
         self.config: EngineConfig = serving.resolved.config
         self.model_config: ModelConfig = serving.resolved.model
         self.tokenizer = serving.frontend.tokenizer
+        self.parsers = serving.frontend.parsers
         self._streams = Streams(serving.frontend, serving.client, stat_loggers.record)
 
     def default_params(self) -> SamplingParams:
@@ -109,19 +112,23 @@ class AsyncLLM:
         priority: int = 0,
         cache_salt: str | None = None,
         trace_headers: Mapping[str, str] | None = None,
+        parse: Parse | None = None,
     ) -> AsyncIterator[RequestOutput]:
         """Yield outputs as `params.output_kind` says; the last one is `finished`.
 
         Closing the iterator, or cancelling the task that reads it, aborts the request before the engine's next step.
         `break` out of `async for` closes it only when Python collects it: use `contextlib.aclosing`.
         An engine that fails gives a last output with finish reason "error" and `error` set. `trace_headers` may be all
-        headers of an HTTP request; those of W3C trace contexts tell where its span belongs.
+        headers of an HTTP request; those of W3C trace contexts tell where its span belongs. With `parse`, outputs have
+        `events`: what this engine's parsers find.
 
         Raises, at the first step: `RequestError` when the request is refused, `EngineError` when the engine takes
         none (then `retry_after_s` may say when to ask again).
         """
         span = self._span_headers(trace_headers or {}, request_id) if self.stat_loggers.makes_spans else None
-        stream = await self._streams.open(prompt, params, priority=priority, cache_salt=cache_salt, trace_headers=span)
+        stream = await self._streams.open(
+            prompt, params, priority=priority, cache_salt=cache_salt, trace_headers=span, parse=parse
+        )
         try:
             finished = False
             while not finished:

@@ -44,6 +44,8 @@ class EngineConfig:
         kernel_precision: "exact": kernels round no activations; "fast": they may; "auto": as each thinks best.
         cpu_threads: Threads that compute on the CPU, in the whole process; None: as many as torch and kernels choose.
         logits_processors: Classes or "module:Class" strings, after those of plugins.
+        tool_call_parser, reasoning_parser: Formats of the model's output, by name; "auto": told by its chat template.
+        tool_parser_plugin, reasoning_parser_plugin: A module or .py file that registers parsers when it is imported.
         plugins_lock: File written by `modulm plugins lock`; plugins that it does not list are not imported.
         plugin_config: Settings that plugins have of their own: {plugin's name: {key: value}}.
         num_kv_blocks: Fixes the number of KV blocks (tests); overrides both memory options.
@@ -80,6 +82,8 @@ class EngineConfig:
     chat_template: str | None = None
     generation_config: str = "auto"
     max_logprobs: int = 20
+    tool_call_parser: str | None = None
+    reasoning_parser: str | None = None
     tool_parser_plugin: str | None = None
     reasoning_parser_plugin: str | None = None
     plugins_lock: str | None = None

@@ -14,6 +14,7 @@ from typing import Any
 from modulm.config import EngineConfig
 from modulm.engine.loop import Engine
 from modulm.frontend.frontend import Frontend
+from modulm.frontend.parse import check_parsers
 from modulm.frontend.tokenizer import Tokenizer
 from modulm.interfaces.support import Rejected, Support
 from modulm.log import logger
@@ -79,6 +80,7 @@ def launch_thread(config: EngineConfig, *, reports: bool) -> Serving:
 def resolve_all(config: EngineConfig) -> Resolution:
     """Load plugins and make every choice that needs no tensors."""
     bootstrap(config)
+    check_parsers(config)
     return resolve(config)
 
 

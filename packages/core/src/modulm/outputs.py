@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from modulm.interfaces.parsers import Event
 from modulm.types import Adapter
 
 
@@ -30,6 +31,8 @@ class CompletionOutput:
     finish_reason: str | None = None
     stop_reason: int | str | None = None
     lora_request: Adapter | None = None
+    events: list[Event] | None = None
+    """What parsers found in it, where they were asked to; `text` is then without the thinking."""
 
     def finished(self) -> bool:
         """Whether this completion has ended."""
@@ -39,6 +42,8 @@ class CompletionOutput:
         """Join what came later; both tell only what is new."""
         self.text += news.text
         self.token_ids += news.token_ids
+        if news.events is not None:
+            self.events = (self.events or []) + news.events
         if news.logprobs is not None:
             self.logprobs = (self.logprobs or []) + news.logprobs
         self.cumulative_logprob = news.cumulative_logprob

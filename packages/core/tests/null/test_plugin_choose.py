@@ -6,7 +6,7 @@ from modulm.plugins import builtin, known
 from modulm.plugins.choose import choose
 from modulm.plugins.registry import registry
 
-FAMILY = "modulm.tool_parsers"  # its members are not checked, so that plain objects will do
+FAMILY = "modulm.speculators"  # its members are not checked, so that plain objects will do
 NAMES = ["fast", "broken", "missing", "good", "slow"]
 
 
@@ -44,8 +44,8 @@ def test_automatic_takes_the_first_that_accepts(asked, caplog):
 
 def test_one_line():
     line = str(choose(FAMILY, None, ["fast", "good"], ask))
-    assert line == "modulm.tool_parsers=good (of its own accord; not fast: head size 320 is above its limit of 256)"
-    assert str(choose(FAMILY, "slow", [], ask)) == "modulm.tool_parsers=slow (asked for)"
+    assert line == "modulm.speculators=good (of its own accord; not fast: head size 320 is above its limit of 256)"
+    assert str(choose(FAMILY, "slow", [], ask)) == "modulm.speculators=slow (asked for)"
 
 
 def test_capitals_do_not_matter_where_the_name_is_not_there_as_written():

@@ -14,6 +14,7 @@ from modulm.plugins.platforms import current_platform
 from modulm.plugins.registry import registry
 
 FAMILY = "modulm.tool_parsers"
+UNCHECKED = "modulm.speculators"  # has no contract yet, so that plain objects will do
 
 
 @pytest.fixture
@@ -83,18 +84,18 @@ def test_taken(installed):
 
 
 def test_choosing(installed):
-    registry(FAMILY).register("no", Rejected)
-    registry(FAMILY).register("yes", Accepted)
+    registry(UNCHECKED).register("no", Rejected)
+    registry(UNCHECKED).register("yes", Accepted)
 
     def ask_class(found):
         return found("head size 320 is above its limit of 256")
 
-    assert message(choose, FAMILY, "no", ["no", "yes"], ask_class) == (
-        "Tool parser 'no' cannot serve here: head size 320 is above its limit of 256. Accepted instead: yes. Leave the "
+    assert message(choose, UNCHECKED, "no", ["no", "yes"], ask_class) == (
+        "Speculator 'no' cannot serve here: head size 320 is above its limit of 256. Accepted instead: yes. Leave the "
         "choice to 'auto', or name one of those."
     )
-    assert message(choose, FAMILY, None, ["no"], ask_class) == (
-        "No tool parser can serve here. Asked: no: head size 320 is above its limit of 256. Install one that can, or "
+    assert message(choose, UNCHECKED, None, ["no"], ask_class) == (
+        "No speculator can serve here. Asked: no: head size 320 is above its limit of 256. Install one that can, or "
         "change what it refuses."
     )
 

@@ -44,6 +44,11 @@ def run(args: argparse.Namespace) -> int:
     from modulm.server.listener import bound_socket, serve
 
     restarts = _engine_restarts(args)
+    if options.enable_auto_tool_choice and config.tool_call_parser is None:
+        raise ConfigError(
+            "enable_auto_tool_choice is refused: nothing would find the calls. Name the model's format with "
+            "--tool-call-parser, or let its chat template tell with --tool-call-parser auto."
+        )
     users_middleware(options.middleware)  # what can be known to fail is, before weights load
     bound = bound_socket(options)
     llm = AsyncLLM.from_config(

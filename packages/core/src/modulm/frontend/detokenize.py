@@ -5,7 +5,7 @@ Characters whose bytes are spread over tokens are held back until they are compl
 """
 
 import codecs
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Protocol
 
 from modulm.frontend.tokenizer import Tokenizer
@@ -31,13 +31,17 @@ def detokenizer(
     prompt_token_ids: Sequence[int] = (),
     skip_special_tokens: bool = True,
     spaces_between_special_tokens: bool = True,
+    kept: Collection[str] = (),
 ) -> Detokenizer:
     """Return a fresh detokenizer for the tokenizer's kind of decoder.
 
     With a prompt the text continues it: the first word keeps its space, and a character that the prompt began is
     completed. `spaces_between_special_tokens=False` puts special tokens side by side where the decoder would not.
+    Special tokens of the texts `kept` are never skipped.
     """
     skipped = tokenizer.special_ids if skip_special_tokens else frozenset[int]()
+    if kept:
+        skipped = frozenset(token_id for token_id in skipped if tokenizer.added_tokens[token_id] not in kept)
     if tokenizer.decoder_types == ("ByteLevel",):
         return ByteLevelDetokenizer(tokenizer, skipped, prompt_token_ids)
     joined = not spaces_between_special_tokens and not skip_special_tokens

@@ -15,6 +15,7 @@ from modulm.config import EngineConfig, ModelConfig
 from modulm.errors import ConfigError, EngineError, RequestError
 from modulm.frontend import defaults
 from modulm.frontend.admit import Admission, Limits
+from modulm.frontend.parse import Parse, Parsers
 from modulm.frontend.prompt import check_salt, read_prompt
 from modulm.frontend.reply import Reply
 from modulm.frontend.tokenizer import Tokenizer
@@ -39,6 +40,7 @@ class Frontend:
     Attributes:
         tokenizer: The model's tokenizer.
         eos_token_ids: Ids that end an output unless a request ignores them.
+        parsers: What reads responses where a request wants that.
     """
 
     def __init__(
@@ -59,6 +61,7 @@ class Frontend:
         self._chat_template = chat_template or config.chat_template
         if self._chat_template is not None:
             _ = self._renderer  # a template of the user's is checked at once
+        self.parsers = Parsers.of(config, tokenizer, lambda: self._renderer.templates)
         self._admission = Admission(
             Limits.of(config, model_config), tokenizer, self.eos_token_ids, tuple(logits_processors)
         )
@@ -94,22 +97,24 @@ class Frontend:
         cache_salt: str | None = None,
         adapter: Adapter | None = None,
         trace_headers: Mapping[str, str] | None = None,
+        parse: Parse | None = None,
     ) -> str:
         """Hand a prompt over and return the label its outputs will have: `request_id`, or a fresh one.
 
         `trace_headers` are those of the client's HTTP request that tell where its span belongs; None: it gets none.
-        Raises `RequestError` when it is refused; nothing runs then.
+        With `parse`, outputs have `events`. Raises `RequestError` when it is refused; nothing runs then.
         """
         params = params or self.default_params()
         read = read_prompt(prompt, self.tokenizer)
         check_salt(cache_salt)
         read.cache_salt = cache_salt or read.cache_salt
+        params, make_reader = self.parsers.begin(parse, read, params)
         requests = self._admission.admit(read, params, priority=priority, adapter=adapter)
         label = request_id if request_id is not None else str(next(self._labels))
         if trace_headers is not None:
             for request in requests:
                 request.trace_headers = {"x-request-id": label, **trace_headers}
-        reply = Reply(label, read, requests, self.tokenizer)
+        reply = Reply(label, read, requests, self.tokenizer, make_reader)
         with self._lock:
             self._live |= dict.fromkeys(reply.completions, reply)
         try:

@@ -42,10 +42,13 @@ class Renderer:
     Args:
         templates: Jinja source, or several by name, or None when the model has none.
         named_tokens: `bos_token` and the like, as templates see them.
+
+    Attributes:
+        templates: As given.
     """
 
     def __init__(self, templates: Templates | None, named_tokens: dict[str, str]) -> None:
-        self._templates = templates
+        self.templates = templates
         self._named_tokens = named_tokens
 
     def render(
@@ -90,7 +93,7 @@ class Renderer:
 
     def _source(self, asked: str | None, with_tools: bool) -> str:
         """Choose as transformers does: by name, else "tool_use" where tools are given, else "default"."""
-        templates = self._templates
+        templates = self.templates
         named = templates if isinstance(templates, dict) else {}
         if asked is not None:
             return named.get(asked, asked)

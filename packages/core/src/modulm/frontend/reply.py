@@ -3,8 +3,11 @@
 Knows the client's label and parameters; not the engine, whose ids it only passes on.
 """
 
+from collections.abc import Callable
+
 from modulm.frontend.completion import Completion
 from modulm.frontend.logprobs import prompt_logprobs
+from modulm.frontend.parse import ResponseReader
 from modulm.frontend.prompt import Prompt
 from modulm.frontend.tokenizer import Tokenizer
 from modulm.outputs import PromptLogprobs, RequestOutput
@@ -20,10 +23,18 @@ class Reply:
         completions: By the engine's request id, in the order of their index.
     """
 
-    def __init__(self, label: str, prompt: Prompt, requests: list[Request], tokenizer: Tokenizer) -> None:
+    def __init__(
+        self,
+        label: str,
+        prompt: Prompt,
+        requests: list[Request],
+        tokenizer: Tokenizer,
+        make_reader: Callable[[], ResponseReader] | None = None,
+    ) -> None:
         self.label = label
         self.completions = {
-            request.request_id: Completion(request, index, tokenizer) for index, request in enumerate(requests)
+            request.request_id: Completion(request, index, tokenizer, make_reader and make_reader())
+            for index, request in enumerate(requests)
         }
         self._text = prompt.text
         self._request = requests[0]

@@ -16,7 +16,7 @@ only for requests with tools whose `tool_choice` is "auto".
 
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
@@ -102,10 +102,17 @@ def collect(events: Iterable[Event]) -> Parsed:
 class TokenizerView(Protocol):
     """What a parser may ask of the model's tokenizer."""
 
-    vocab_size: int
-    added_tokens: Mapping[int, str]
-    """Text of every token added beside the model's vocabulary, special or not, by id."""
-    special_ids: Iterable[int]
+    @property
+    def vocab_size(self) -> int:
+        """One more than the highest id."""
+
+    @property
+    def added_tokens(self) -> Mapping[int, str]:
+        """Text of every token added beside the model's vocabulary, special or not, by id."""
+
+    @property
+    def special_ids(self) -> Collection[int]:
+        """Ids of those that are special."""
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """Return the ids of a text."""

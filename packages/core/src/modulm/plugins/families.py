@@ -80,6 +80,8 @@ _BASES = {
     "modulm.kernels": "modulm.interfaces.kernels:KernelProvider",
     "modulm.lora_resolvers": "modulm.interfaces.lora:LoRAResolver",
     "modulm.quantization": "modulm.interfaces.quantization:QuantizationScheme",
+    "modulm.reasoning_parsers": "modulm.interfaces.parsers:ReasoningParser",
+    "modulm.tool_parsers": "modulm.interfaces.parsers:ToolParser",
     PLATFORM: "modulm.interfaces.platform:Platform",
     STAT_LOGGER: "modulm.interfaces.metrics:StatLoggerBase",
     IO_PROCESSOR: "modulm.interfaces.io_processor:IOProcessor",

@@ -10,7 +10,8 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from modulm.outputs import RequestOutput
+from modulm.interfaces.parsers import CallStart
+from modulm.outputs import CompletionOutput, RequestOutput
 from modulm.sampling_params import SamplingParams
 from modulm.server.body import read_body
 from modulm.server.errors import refused_field
@@ -22,7 +23,9 @@ from modulm.server.schema.chat import ChatChoice, ChatChunkChoice, ChatCompletio
 from modulm.server.schema.sampling import sampling_params
 from modulm.server.schema.tokens import TokenizeRequest
 from modulm.server.serving import Serving, serving_of
+from modulm.server.tools import delta_of, message_of, parse_of, shown_tools
 
+_NO_NEWS = Message()
 _UNSAID_MAX_TOKENS = SamplingParams().max_tokens
 
 
@@ -32,18 +35,13 @@ async def create_chat_completion(request: Request) -> Response:
     body = await read_body(request, ChatRequest)
     serving.check_model(body.model)
     _check(body)
-    params = _params(serving, body)
+    params, parse = _params(serving, body), parse_of(serving, body)
     writer = ChatWriter(serving, body, reply_id(request, body.request_id, "chatcmpl-"))
-    return Generation(request, body, writer, params, partial(rendered, serving, body))
+    return Generation(request, body, writer, params, partial(rendered, serving, body), parse=parse)
 
 
 def _check(body: ChatRequest) -> None:
     """Refuse what nothing would honour."""
-    if body.tools and body.tool_choice != "none":
-        why = "this version has no tool parsers, so tools are only shown to the model, with tool_choice='none'"
-        raise refused_field("tool_choice", body.tool_choice, why)
-    if not body.tools and body.tool_choice not in (None, "none", "auto"):
-        raise refused_field("tool_choice", body.tool_choice, "there are no tools to choose from")
     if body.top_logprobs and not body.logprobs:
         raise refused_field("top_logprobs", body.top_logprobs, "it needs logprobs=true")
     if body.stream and body.prompt_logprobs is not None:
@@ -72,7 +70,7 @@ def rendered(serving: Serving, body: ChatRequest | TokenizeRequest) -> list[dict
     names = serving.options.default_chat_template_kwargs | (body.chat_template_kwargs or {})
     options: dict[str, Any] = {
         "chat_template": template,
-        "tools": body.tools,
+        "tools": shown_tools(serving, body),
         "add_generation_prompt": body.add_generation_prompt,
         "continue_final_message": bool(body.continue_final_message),
     }
@@ -94,6 +92,8 @@ class ChatWriter(Writer):
     def __init__(self, serving: Serving, body: ChatRequest, reply_id: str) -> None:
         super().__init__(serving, body, reply_id, "chat.completion.chunk")
         self._begun: set[int] = set()
+        self._called: set[int] = set()
+        self._with_reasoning = body.include_reasoning is not False
         self._told_prompt = False
         self._output: RequestOutput | None = None
 
@@ -117,17 +117,17 @@ class ChatWriter(Writer):
         made: list[Any] = []
         for completion in output.outputs:
             index = completion.index
+            self._note_calls(completion)
             if index not in self._begun:
                 self._begun.add(index)
                 opening = Message(role=self._role, content=self._echoed())
                 made.append(ChatChunkChoice(index=index, delta=opening))
-            logprobs = self._logprobs(completion)
-            if not (completion.text or logprobs or completion.finish_reason or self.body.return_token_ids):
+            logprobs, delta = self._logprobs(completion), self._delta(completion)
+            if not (delta != _NO_NEWS or logprobs or completion.finish_reason or self.body.return_token_ids):
                 continue
-            delta = Message(content=completion.text) if completion.text else Message()
             chunk = ChatChunkChoice(index=index, delta=delta, logprobs=logprobs)
             if completion.finish_reason is not None:
-                chunk.finish_reason, chunk.stop_reason = completion.finish_reason, completion.stop_reason
+                chunk.finish_reason, chunk.stop_reason = self._finish_reason(completion), completion.stop_reason
             if self.body.return_token_ids:
                 chunk.token_ids = completion.token_ids
             made.append(chunk)
@@ -141,6 +141,8 @@ class ChatWriter(Writer):
         """Return the answer."""
         output = self._output
         assert output is not None
+        for completion in output.outputs:
+            self._note_calls(completion)
         answer = ChatCompletion(
             id=self.reply_id,
             created=self.created,
@@ -154,19 +156,39 @@ class ChatWriter(Writer):
             answer.prompt_token_ids = output.prompt_token_ids
         return answer
 
-    def _choice(self, completion: Any) -> ChatChoice:
+    def _delta(self, completion: CompletionOutput) -> Message:
+        if completion.events is not None:
+            return delta_of(completion.events, with_reasoning=self._with_reasoning)
+        return Message(content=completion.text) if completion.text else Message()
+
+    def _message(self, completion: CompletionOutput) -> Message:
+        role, echoed = self._role, self._echoed()
+        if completion.events is None:
+            return Message(role=role, content=echoed + completion.text, refusal=None)
+        return message_of(completion.events, role=role, echoed=echoed, with_reasoning=self._with_reasoning)
+
+    def _note_calls(self, completion: CompletionOutput) -> None:
+        if any([isinstance(event, CallStart) for event in completion.events or ()]):
+            self._called.add(completion.index)
+
+    def _finish_reason(self, completion: CompletionOutput) -> str | None:
+        """An answer that was cut short says so, calls or not."""
+        called = completion.index in self._called
+        return "tool_calls" if called and completion.finish_reason == "stop" else completion.finish_reason
+
+    def _choice(self, completion: CompletionOutput) -> ChatChoice:
         choice = ChatChoice(
             index=completion.index,
-            message=Message(role=self._role, content=self._echoed() + completion.text, refusal=None),
+            message=self._message(completion),
             logprobs=self._logprobs(completion),
-            finish_reason=completion.finish_reason,
+            finish_reason=self._finish_reason(completion),
             stop_reason=completion.stop_reason,
         )
         if self.body.return_token_ids:
             choice.token_ids = completion.token_ids
         return choice
 
-    def _logprobs(self, completion: Any) -> ChatLogprobs | None:
+    def _logprobs(self, completion: CompletionOutput) -> ChatLogprobs | None:
         if not completion.logprobs:
             return None
         tokenizer = self.serving.llm.tokenizer

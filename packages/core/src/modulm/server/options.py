@@ -50,6 +50,8 @@ class ServerOptions:
     response_role: str = _option("role of answers in chat", "assistant")
     default_chat_template_kwargs: dict[str, Any] = _option("JSON object of names for every chat template", {})
     trust_request_chat_template: bool = _option("let requests bring a chat template of their own", False)
+    enable_auto_tool_choice: bool = _option("let the model call tools; needs --tool-call-parser", False)
+    exclude_tools_when_tool_choice_none: bool = _option("show no tools to the model where it may call none", False)
     return_tokens_as_token_ids: bool = _option("write tokens as 'token_id:N' in log-probabilities", False)
     enable_prompt_tokens_details: bool = _option("tell in the usage how many prompt tokens were cached", False)
     enable_force_include_usage: bool = _option("end every stream with its usage", False)

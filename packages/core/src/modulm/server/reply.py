@@ -17,6 +17,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from modulm.errors import RequestError
+from modulm.frontend.parse import Parse
 from modulm.log import logger
 from modulm.sampling_params import SamplingParams
 from modulm.server.errors import error_event
@@ -130,6 +131,7 @@ class Generation(Response):
         params: SamplingParams,
         prepare: Prepare,
         num_prompts: int = 1,
+        parse: Parse | None = None,
     ) -> None:
         self.background = None
         self.status_code = 200
@@ -140,6 +142,7 @@ class Generation(Response):
         self._writer = writer
         self._params = params
         self._prepare = prepare
+        self._parse = parse
         self._num_seqs = num_prompts * params.n
         self._started = False
 
@@ -160,6 +163,7 @@ class Generation(Response):
             self._log(prompts)
             body = self._body
             options = {"priority": body.priority or 0, "cache_salt": body.cache_salt, "trace_headers": self._asked}
+            options["parse"] = self._parse
             stream = outputs(self._serving.llm, prompts, self._params, request_id=self._writer.reply_id, **options)
             async with aclosing(stream):
                 await (self._stream(send, stream) if body.stream else self._whole(send, stream))

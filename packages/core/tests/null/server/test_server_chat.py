@@ -71,7 +71,7 @@ def test_parts_and_a_continued_message(server):
     )
 
 
-def test_tools_are_shown_only_where_none_may_be_called(server):
+def test_without_a_tool_parser_tools_are_shown_only_where_none_may_be_called(server):
     tools = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}]
     assert server.chat(tools=tools, tool_choice="none", max_tokens=1)["choices"]
     for choice in (None, "auto", "required", {"type": "function", "function": {"name": "f"}}):

@@ -35,8 +35,12 @@ class ChatRequest(GenerationRequest, kw_only=True):
     logprobs: bool | None = None
     top_logprobs: int | None = None
     tools: list[dict[str, Any]] | None = None
-    """Shown to the model; until tool parsers are there only with `tool_choice` "none"."""
+    """Shown to the model; calls are found by the parser that the server was started with."""
     tool_choice: Any = None
+    parallel_tool_calls: bool | None = None
+    """False: only the first call is told."""
+    include_reasoning: bool | None = None
+    """False: what a reasoning parser finds is not told."""
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     chat_template: str | None = None
@@ -73,11 +77,30 @@ class ChatLogprobs(msgspec.Struct, kw_only=True):
     refusal: None = None
 
 
+class FunctionCall(msgspec.Struct, kw_only=True):
+    """What is called; `arguments` is JSON text."""
+
+    name: str | UnsetType = UNSET
+    arguments: str
+
+
+class ToolCall(msgspec.Struct, kw_only=True):
+    """One call; in a chunk, what is new of the call of this index."""
+
+    index: int | UnsetType = UNSET
+    id: str | UnsetType = UNSET
+    type: str | UnsetType = UNSET
+    function: FunctionCall
+
+
 class Message(msgspec.Struct, kw_only=True):
-    """The model's turn; in a chunk, what is new of it."""
+    """The model's turn; in a chunk, what is new of it. Both names of the reasoning are in use."""
 
     role: str | UnsetType = UNSET
     content: str | None | UnsetType = UNSET
+    reasoning: str | UnsetType = UNSET
+    reasoning_content: str | UnsetType = UNSET
+    tool_calls: list[ToolCall] | UnsetType = UNSET
     refusal: None | UnsetType = UNSET
 
 

@@ -8,7 +8,7 @@ from typing import Any
 _NOT_YET = "this version has no {}"
 _GRAMMAR = _NOT_YET.format("structured output")
 _BEAM = _NOT_YET.format("beam search")
-_TOOLS = _NOT_YET.format("tool parsers")
+_TOOLS = "it is OpenAI's old form: use tools and tool_choice"
 
 REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
     "response_format": (({"type": "text"},), _GRAMMAR),
@@ -39,8 +39,8 @@ REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
 
 HARMLESS = frozenset(
     {
-        *("user", "metadata", "store", "service_tier", "safety_identifier", "parallel_tool_calls"),
-        *("prompt_cache_key", "prompt_cache_retention", "include_reasoning"),
+        *("user", "metadata", "store", "service_tier", "safety_identifier"),
+        *("prompt_cache_key", "prompt_cache_retention"),
     }
 )
 """OpenAI's and vLLM's fields that change nothing in an answer of this server."""
