@@ -1,0 +1,1 @@
+"""Reasoning parsers for modulm: where models stop thinking and begin to answer; one small file per format."""

@@ -1,0 +1,97 @@
+"""Tool calls written as JSON objects, `{"name": ..., "arguments": {...}}`, in whatever order their keys are.
+
+Knows the object; what stands around it is each format's own.
+"""
+
+import json
+import re
+
+from modulm.interfaces.parsers import CallArguments, CallStart, ResponseContext, ToolParser
+from modulm.interfaces.reading import GrowingText, Reading, TextParser
+from modulm_parsers_tools.json_text import copy_value, take_string, take_value
+
+BETWEEN = re.compile(r"[\s,]+")
+_ARGUMENTS = ("arguments", "parameters")
+_QUOTES = ("'", '"')
+
+
+class CallParser(TextParser, ToolParser):
+    """Counts calls, and reads those that are JSON objects."""
+
+    def __init__(self, context: ResponseContext) -> None:
+        super().__init__(context)
+        self.num_calls = 0
+
+    def begin(self, name: str, call_id: str | None = None) -> CallStart:
+        """Return the start of the next call."""
+        self.num_calls += 1
+        return CallStart(self.num_calls - 1, name, call_id)
+
+    def arguments(self, piece: str) -> CallArguments:
+        """Return more arguments of the call that was begun last."""
+        return CallArguments(self.num_calls - 1, piece)
+
+    def copy_arguments(self, text: GrowingText) -> Reading[None]:
+        """Report the value that comes next as the arguments of the call; some models write it as a string, or null."""
+        found = yield from text.peek()
+        if found == "{":
+            yield from copy_value(text, self.arguments)
+        elif found in _QUOTES:
+            said = yield from take_string(text)
+            yield self.arguments(said if said.lstrip().startswith("{") else json.dumps(said, ensure_ascii=False))
+        else:
+            value = yield from take_value(text)
+            yield self.arguments("{}" if value == "null" else value)
+
+    def copy_call(self, text: GrowingText, *, is_marked: bool) -> Reading[bool]:
+        """Report the call that an object is, of which "{" was read; returns whether it is one. If not, nothing was told.
+
+        Args:
+            is_marked: Whether the format says that a call stands here: then it begins with its name. Otherwise the
+                object must prove to be one, by a tool's name and arguments, before anything is reported.
+        """
+        first = self.num_calls
+        name: str | None = None
+        arguments: str | None = None
+        while True:
+            yield from text.take_while(BETWEEN)
+            found = yield from text.peek()
+            if found not in _QUOTES:
+                break
+            key = yield from take_string(text)
+            yield from text.skip_space()
+            if not (yield from text.accept(":")):
+                break
+            yield from text.skip_space()
+            has_begun = self.num_calls > first
+            if key == "name" and name is None:
+                if (yield from text.peek()) not in _QUOTES:
+                    break
+                name = yield from take_string(text)
+                if not name or not (is_marked or self.is_known(name)):
+                    return False
+                if is_marked or arguments is not None:
+                    yield self.begin(name)
+                if arguments is not None:
+                    yield self.arguments(arguments)
+            elif key in _ARGUMENTS and arguments is None:
+                arguments = ""
+                if name is None:
+                    arguments = yield from take_value(text)
+                else:
+                    if not has_begun:
+                        yield self.begin(name)
+                    yield from self.copy_arguments(text)
+            elif not is_marked and not has_begun and key not in ("type", "id"):
+                return False
+            else:
+                yield from take_value(text)
+        if self.num_calls == first:
+            return False
+        if (yield from text.accept("}")) and arguments is None:
+            yield self.arguments("{}")
+        return True
+
+    def is_known(self, name: str) -> bool:
+        """Whether the request has this tool; any name is good where it is not known which it has."""
+        return not self.context.tools or self.context.parameters(name) is not None

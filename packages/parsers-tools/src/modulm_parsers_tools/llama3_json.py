@@ -1,0 +1,42 @@
+"""`{"name": ..., "parameters": {...}}` with nothing around it: Llama 3.1 to 3.3.
+
+Source: Meta's model cards, "JSON based tool calling". `<|python_tag|>` may stand before it; several calls are separated
+by semicolons. Nothing says that an object is a call, so only one that names a tool of the request is taken for it.
+"""
+
+from modulm.interfaces.parsers import Content, TokenizerView
+from modulm.interfaces.reading import GrowingText, Reading
+from modulm.interfaces.support import Accepted, Rejected, Support
+from modulm_parsers_tools.json_calls import CallParser
+
+_TAG = "<|python_tag|>"
+
+
+class Llama3JsonToolParser(CallParser):
+    """Tries each object in the text."""
+
+    special_tokens = (_TAG,)
+
+    @classmethod
+    def matches(cls, tokenizer: TokenizerView, chat_template: str) -> Support:
+        """See `ResponseParser`."""
+        if '{"name": function name, "parameters": dictionary' not in chat_template:
+            return Rejected("the chat template does not ask for Llama 3's JSON")
+        return Accepted("the chat template asks for Llama 3's JSON")
+
+    def read(self, text: GrowingText) -> Reading[None]:
+        """See `TextParser`."""
+        while found := (yield from text.copy(Content, _TAG, "{")):
+            text.record()
+            if found == _TAG:
+                yield from text.skip_space()
+            is_object = found == "{" or (yield from text.accept("{"))
+            if not (is_object and (yield from self.copy_call(text, is_marked=False))):
+                yield Content(found + text.recorded())
+                continue
+            text.record()
+            yield from text.skip_space()
+            is_separated = yield from text.accept(";")
+            read = text.recorded()
+            if not is_separated:
+                yield Content(read)

@@ -1,0 +1,70 @@
+"""`[name(argument=value, ...), ...]`, a list of calls as Python writes it: Llama 3.2 and 4, ToolACE.
+
+Source: Meta's model cards for Llama 3.2, "zero-shot function calling", and ToolACE's. Arguments are reported one by one,
+as each is complete. Nothing but the bracket marks the list, so calls must be of tools of the request.
+"""
+
+import json
+import re
+
+from modulm.interfaces.parsers import Content, TokenizerView
+from modulm.interfaces.reading import GrowingText, Reading
+from modulm.interfaces.support import Accepted, Rejected, Support
+from modulm_parsers_tools.json_calls import BETWEEN, CallParser
+from modulm_parsers_tools.python_text import as_json, take_argument
+
+_NAME = re.compile(r"[\w.]+")
+
+
+class PythonicToolParser(CallParser):
+    """Tries each list in the text."""
+
+    @classmethod
+    def matches(cls, tokenizer: TokenizerView, chat_template: str) -> Support:
+        """See `ResponseParser`."""
+        if "[func_name1(" not in chat_template:
+            return Rejected("the chat template does not ask for a list of Python calls")
+        return Accepted("the chat template asks for a list of Python calls")
+
+    def read(self, text: GrowingText) -> Reading[None]:
+        """See `TextParser`."""
+        while (yield from text.copy(Content, "[")):
+            read = "["  # to be given back, if no call follows
+            while True:
+                text.record()
+                yield from text.take_while(BETWEEN)
+                if not read and (yield from text.accept("]")):
+                    break
+                if not (yield from self._call(text)):
+                    yield Content(read + text.recorded())
+                    break
+                read = ""
+
+    def _call(self, text: GrowingText) -> Reading[bool]:
+        """Report a call; returns whether there was one."""
+        name = yield from text.take_while(_NAME)
+        yield from text.skip_space()
+        if not name or not self.is_known(name) or not (yield from text.accept("(")):
+            return False
+        has_begun = False
+        while True:
+            yield from text.take_while(BETWEEN)
+            if (yield from text.accept(")")):
+                if not has_begun:
+                    yield self.begin(name)
+                yield self.arguments("}" if has_begun else "{}")
+                return True
+            key = yield from text.take_while(_NAME)
+            space = yield from text.skip_space()
+            if not key or not (yield from text.accept("=")):
+                if has_begun and (yield from text.peek()):
+                    yield self.arguments("}")
+                    yield Content(key + space)
+                return has_begun
+            source = yield from take_argument(text)
+            if not (yield from text.peek()):  # it may go on where the text was cut
+                return has_begun
+            if not has_begun:
+                yield self.begin(name)
+            yield self.arguments((", " if has_begun else "{") + f"{json.dumps(key)}: {as_json(source)}")
+            has_begun = True
