@@ -19,6 +19,7 @@ from safetensors.numpy import save_file
 from modulm.plugins.families import FAMILIES, GENERAL, HOOKS, NOUNS, PROCESS_KINDS, PROCESSES
 
 OPTIONS = {"load_format": "witness", "num_kv_blocks": 40, "max_num_seqs": 4, "max_model_len": 32}
+OPTIONS |= {"tool_call_parser": "witness", "reasoning_parser": "witness"}
 PARSER_FILES = ("tool_parser_plugin", "reasoning_parser_plugin")
 NOTE = "from witness_notes import note\nnote(__name__)\n"
 NOTES = """
@@ -93,6 +94,16 @@ class witness(QuantizationScheme):
     @classmethod
     def from_checkpoint(cls, checkpoint): return cls()
     def weight(self, checkpoint, module, out_features, in_features): return None
+""",
+    "modulm.tool_parsers": """
+from modulm.interfaces.parsers import TextParser, ToolParser
+class witness(TextParser, ToolParser):
+    def read(self, text): yield None
+""",
+    "modulm.reasoning_parsers": """
+from modulm.interfaces.parsers import ReasoningParser, TextParser
+class witness(TextParser, ReasoningParser):
+    def read(self, text): yield None
 """,
 }
 """What is not here is never loaded: a module that only takes notes."""

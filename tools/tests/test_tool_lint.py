@@ -20,6 +20,8 @@ PLUGINS = (
     "modulm_compat_vllm",
     "modulm_kernels_cpu",
     "modulm_metrics_prometheus",
+    "modulm_parsers_reasoning",
+    "modulm_parsers_tools",
     "modulm_quant_gguf",
     "modulm_testkit",
 )

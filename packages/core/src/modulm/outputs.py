@@ -1,9 +1,12 @@
 """What a caller of `LLM` or `AsyncLLM` gets back, with vLLM's field names. Knows no room; built by `frontend/`."""
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from modulm.interfaces.parsers import Event
 from modulm.types import Adapter
+
+if TYPE_CHECKING:
+    from modulm.interfaces.parsers import Event
 
 
 @dataclass(kw_only=True)
@@ -31,7 +34,7 @@ class CompletionOutput:
     finish_reason: str | None = None
     stop_reason: int | str | None = None
     lora_request: Adapter | None = None
-    events: list[Event] | None = None
+    events: "list[Event] | None" = None
     """What parsers found in it, where they were asked to; `text` is then without the thinking."""
 
     def finished(self) -> bool:

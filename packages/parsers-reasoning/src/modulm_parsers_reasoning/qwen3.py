@@ -1,7 +1,7 @@
 """`<think>...</think>`, written by the model itself and switched by `enable_thinking`: Qwen 3.
 
-Source: Qwen3's chat template: with `enable_thinking=false` it writes an empty pair of tags into the prompt; those of the
-thinking-only models of July 2025 end in `<think>`.
+Source: Qwen3's chat template: with `enable_thinking=false` it writes an empty pair of tags into the prompt; that of
+the thinking-only models of July 2025 ends in `<think>`.
 """
 
 from modulm.interfaces.parsers import TokenizerView

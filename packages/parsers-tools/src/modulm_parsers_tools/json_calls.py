@@ -44,7 +44,7 @@ class CallParser(TextParser, ToolParser):
             yield self.arguments("{}" if value == "null" else value)
 
     def copy_call(self, text: GrowingText, *, is_marked: bool) -> Reading[bool]:
-        """Report the call that an object is, of which "{" was read; returns whether it is one. If not, nothing was told.
+        """Report the call that an object is, of which "{" was read; returns whether it is one: else nothing was told.
 
         Args:
             is_marked: Whether the format says that a call stands here: then it begins with its name. Otherwise the

@@ -9,7 +9,7 @@ import json
 import re
 
 from modulm.interfaces.parsers import Event
-from modulm.interfaces.reading import NOTHING, SPACE, GrowingText, Make, Reading
+from modulm.interfaces.reading import NOTHING, GrowingText, Make, Reading
 
 _PLAIN = {'"': re.compile(r'[^"\\\x00-\x1f]+'), "'": re.compile(r"""[^'"\\\x00-\x1f]+""")}
 """What stands for itself between quotes of each kind."""

@@ -1,7 +1,7 @@
 """`[name(argument=value, ...), ...]`, a list of calls as Python writes it: Llama 3.2 and 4, ToolACE.
 
-Source: Meta's model cards for Llama 3.2, "zero-shot function calling", and ToolACE's. Arguments are reported one by one,
-as each is complete. Nothing but the bracket marks the list, so calls must be of tools of the request.
+Source: Meta's model cards for Llama 3.2, "zero-shot function calling", and ToolACE's. Arguments are reported one by
+one, as each is complete. Nothing but the bracket marks the list, so calls must be of tools of the request.
 """
 
 import json

@@ -23,9 +23,9 @@ NESTED = {"record": {"months_as_customer": "19", "tags": ["a", {"b": None}], "x"
 
 HERMES = {
     # Qwen's documentation of function calling: two calls, each between tags on lines of their own.
-    '<tool_call>\n{"name": "get_current_temperature", "arguments": {"location": "San Francisco, CA, USA"}}\n</tool_call>'
-    '\n<tool_call>\n{"name": "get_temperature_date", "arguments": {"location": "San Francisco, CA, USA", "date": '
-    '"2024-10-01"}}\n</tool_call>': (
+    '<tool_call>\n{"name": "get_current_temperature", "arguments": {"location": "San Francisco, CA, USA"}}\n'
+    '</tool_call>\n<tool_call>\n{"name": "get_temperature_date", "arguments": {"location": "San Francisco, CA, USA", '
+    '"date": "2024-10-01"}}\n</tool_call>': (
         "\n",
         [
             ("get_current_temperature", {"location": "San Francisco, CA, USA"}),
@@ -35,37 +35,59 @@ HERMES = {
     '<tool_call>{"name":"now","arguments":{}}</tool_call>': ("", [("now", {})]),  # A2
     '<tool_call>{"name": "now"}</tool_call>': ("", [("now", {})]),
     '<tool_call>{"name": "now", "arguments": null}</tool_call>': ("", [("now", {})]),
-    '<tool_call>\n{"arguments": {"n1": 2, "n2": 2}, "name": "sum"}\n</tool_call>': ("", [("sum", {"n1": 2, "n2": 2})]),  # A3
+    '<tool_call>\n{"arguments": {"n1": 2, "n2": 2}, "name": "sum"}\n</tool_call>': (
+        "",
+        [("sum", {"n1": 2, "n2": 2})],
+    ),  # A3
     '<tool_call>{"name":"w","arguments":{"t":"a </tool_call> b"}}</tool_call>': (
-        "", [("w", {"t": "a </tool_call> b"})]),  # A4
+        "",
+        [("w", {"t": "a </tool_call> b"})],
+    ),  # A4
     '<tool_call>{"name":"f","arguments":{"c":"mkdir -p test/{test1,test2"}}</tool_call>': (
-        "", [("f", {"c": "mkdir -p test/{test1,test2"})]),  # A6
+        "",
+        [("f", {"c": "mkdir -p test/{test1,test2"})],
+    ),  # A6
     '<tool_call>{"name":"f","arguments":{"c":"mkdir -p test/{test1,test2}"}}</tool_call>': (
-        "", [("f", {"c": "mkdir -p test/{test1,test2}"})]),  # A6
-    f'I will look. <tool_call>\n{json.dumps({"name": "f", "arguments": NESTED})}\n</tool_call> There.': (
-        "I will look.  There.", [("f", NESTED)]),
-    '<tool_call>{"name":"a","arguments":{"x":1}}</tool_call><tool_call>{"name":"b","arguments":{"y":"2"}}</tool_call>': (
-        "", [("a", {"x": 1}), ("b", {"y": "2"})]),  # A36
+        "",
+        [("f", {"c": "mkdir -p test/{test1,test2}"})],
+    ),  # A6
+    f"I will look. <tool_call>\n{json.dumps({'name': 'f', 'arguments': NESTED})}\n</tool_call> There.": (
+        "I will look.  There.",
+        [("f", NESTED)],
+    ),
+    '<tool_call>{"name":"a","arguments":{"x":1}}</tool_call>'
+    '<tool_call>{"name":"b","arguments":{"y":"2"}}</tool_call>': ("", [("a", {"x": 1}), ("b", {"y": "2"})]),  # A36
     '<tool_call>{"name":"a","arguments":{"x":1}}\n{"name":"b","arguments":{}}</tool_call>': (
-        "", [("a", {"x": 1}), ("b", {})]),
+        "",
+        [("a", {"x": 1}), ("b", {})],
+    ),
     "Here:\n```python\nprint({'a': 1})\n```\nDone.": ("Here:\n```python\nprint({'a': 1})\n```\nDone.", []),  # A24
     '<tool_call>{"name": "f", "arguments": {"a": 1}</tool_call>': ("", [("f", {"a": 1})]),
     '<tool_call>{"name": "f", "arguments": {"a": [1, 2</tool_call>x': ("x", [("f", {"a": [1, 2]})]),
     '<tool_call>{"name": "f", "arguments": {"a": 1}}}</tool_call>x': ("}x", [("f", {"a": 1})]),
     '<tool_call>{"name": "f", "arguments": "{\\"a\\": \\"\\u00e4\\"}"}</tool_call>': ("", [("f", {"a": "ä"})]),
     '<tool_call>{"name": "f", "arguments": {"a": "1"}} <tool_call>{"name": "b", "arguments": {}}</tool_call>': (
-        "", [("f", {"a": "1"}), ("b", {})]),
+        "",
+        [("f", {"a": "1"}), ("b", {})],
+    ),
     "<tool_call>nothing</tool_call>": ("<tool_call>nothing</tool_call>", []),
     '<tool_call>{"nome": "f"}</tool_call>': ('<tool_call>{"nome": "f"}</tool_call>', []),
-    '<tool_call>\n{"name": 5, "arguments": {}}</tool_call>': ('<tool_call>\n{"name": 5, "arguments": {}}</tool_call>', []),
+    '<tool_call>\n{"name": 5, "arguments": {}}</tool_call>': (
+        '<tool_call>\n{"name": 5, "arguments": {}}</tool_call>',
+        [],
+    ),
     '<tool_call>{"name":"a","arguments":{}} {"nome": 1}</tool_call>': (' {"nome": 1}', [("a", {})]),
     "a </tool_call> b <tool_ca": ("a </tool_call> b <tool_ca", []),
-}  # fmt: skip
+}
 LLAMA3_JSON = {
     '{"name": "get_current_conditions", "parameters": {"location": "San Francisco, CA", "unit": "Fahrenheit"}}': (
-        "", [("get_current_conditions", {"location": "San Francisco, CA", "unit": "Fahrenheit"})]),
+        "",
+        [("get_current_conditions", {"location": "San Francisco, CA", "unit": "Fahrenheit"})],
+    ),
     '<|python_tag|>{"type": "function", "name": "get_weather", "parameters": {"city": "Paris"}}': (
-        "", [("get_weather", {"city": "Paris"})]),
+        "",
+        [("get_weather", {"city": "Paris"})],
+    ),
     '<|python_tag|>brave_search.call(query="x")': ('<|python_tag|>brave_search.call(query="x")', []),
     json.dumps({"name": "predict_claim_fraud", "parameters": NESTED}): ("", [("predict_claim_fraud", NESTED)]),  # A9
     '{"name":"a","parameters":{"q":1}} I used {searchTool}': (" I used {searchTool}", [("a", {"q": 1})]),  # A11
@@ -75,10 +97,16 @@ LLAMA3_JSON = {
     '{"name": "a", "age": 3} {x} {': ('{"name": "a", "age": 3} {x} {', []),
     '{"answer": {"name": "a"}}': ('{"answer": {"name": "a"}}', []),
     '{"name": "a"}': ('{"name": "a"}', []),
-}  # fmt: skip
+}
 MISTRAL = {
-    '[TOOL_CALLS] [{"name": "get_weather", "arguments": {"city": "Paris"}}]': ("", [("get_weather", {"city": "Paris"})]),
-    '[TOOL_CALLS][{"name":"a","arguments":{}},{"name":"b","arguments":{"k":1}}]': ("", [("a", {}), ("b", {"k": 1})]),  # A31
+    '[TOOL_CALLS] [{"name": "get_weather", "arguments": {"city": "Paris"}}]': (
+        "",
+        [("get_weather", {"city": "Paris"})],
+    ),
+    '[TOOL_CALLS][{"name":"a","arguments":{}},{"name":"b","arguments":{"k":1}}]': (
+        "",
+        [("a", {}), ("b", {"k": 1})],
+    ),  # A31
     f"[TOOL_CALLS]f[ARGS]{json.dumps(NESTED)}": ("", [("f", NESTED)]),
     '[TOOL_CALLS]get_weather[CALL_ID]Ab3dEf9hI[ARGS]{"city": "x"}': ("", [("get_weather", {"city": "x"})]),
     'see {x} [TOOL_CALLS]f{"a":1}': ("see {x} ", [("f", {"a": 1})]),  # A30
@@ -88,7 +116,7 @@ MISTRAL = {
     '[TOOL_CALLS][{"nome": 1}]': ('[TOOL_CALLS][{"nome": 1}]', []),
     '[TOOL_CALLS][{"name":"a","arguments":{}}, {"nome": 1}]': (', {"nome": 1}]', [("a", {})]),
     "[TOOL_CALLS]": ("[TOOL_CALLS]", []),
-}  # fmt: skip
+}
 PYTHONIC = {
     "[get_user_info(user_id=7890, special='black')]": ("", [("get_user_info", {"user_id": 7890, "special": "black"})]),
     "[now()]": ("", [("now", {})]),
@@ -98,19 +126,26 @@ PYTHONIC = {
     '[f(s="a\nb")]': ("", [("f", {"s": "a\nb"})]),  # A15
     '[f(p="C:\\\\")]': ("", [("f", {"p": "C:\\"})]),  # A15
     "[f(a=[[1,2],[3]])]": ("", [("f", {"a": [[1, 2], [3]]})]),  # A17
-    "[f(a={'b', 'a'}, c=true, d=None, e=\"\"\"x\ny\"\"\")]": (
-        "", [("f", {"a": ["b", "a"], "c": True, "d": None, "e": "x\ny"})]),  # A19
+    '[f(a={\'b\', \'a\'}, c=true, d=None, e="""x\ny""")]': (
+        "",
+        [("f", {"a": ["b", "a"], "c": True, "d": None, "e": "x\ny"})],
+    ),  # A19
     "[f(a={'k': {'n': [1, (2,)]}}, b=')]')]": ("", [("f", {"a": {"k": {"n": [1, [2]]}}, "b": ")]"})]),
     "[get_weather(city='San Francisco', metric='celsius'), get_weather(city=\"Seattle\")]": (
-        "", [("get_weather", {"city": "San Francisco", "metric": "celsius"}), ("get_weather", {"city": "Seattle"})]),
-    "Yes: [add(a=1, b=2)] and [1, 2] or [link](url).": ("Yes:  and [1, 2] or [link](url).", [("add", {"a": 1, "b": 2})]),
+        "",
+        [("get_weather", {"city": "San Francisco", "metric": "celsius"}), ("get_weather", {"city": "Seattle"})],
+    ),
+    "Yes: [add(a=1, b=2)] and [1, 2] or [link](url).": (
+        "Yes:  and [1, 2] or [link](url).",
+        [("add", {"a": 1, "b": 2})],
+    ),
     r"[f(a='BaseService\(', b='\d+')]": ("", [("f", {"a": r"BaseService\(", "b": r"\d+"})]),  # A21
     "[f(a=what is this)]": ("", [("f", {"a": "what is this"})]),
     "[f(1)]": ("[f(1)]", []),
     "[unknown(a=1)]": ("[unknown(a=1)]", []),
     "[f(a=1, 2)]": ("2)]", [("f", {"a": 1})]),
     "a [": ("a [", []),
-}  # fmt: skip
+}
 CASES = [
     (parser, text, *expected)
     for parser, cases in (

