@@ -20,7 +20,7 @@ UNCHECKED = "modulm.speculators"  # has no contract yet, so that plain objects w
 @pytest.fixture
 def installed(site, monkeypatch):
     monkeypatch.setitem(builtin.BUILTIN, FAMILY, {"plain": "site_builtin:Model"})
-    monkeypatch.setitem(known.KNOWN, FAMILY, {"hermes": "modulm-parsers-tools"})
+    monkeypatch.setitem(known.KNOWN, FAMILY, {"hermes": "modulm-parsers-more"})
     odd = {"modulm.executors": {"odd": "site_builtin:Model"}, "vllm.io_processor_plugins": {"io": "site_builtin:Model"}}
     site.install("dist-a", {FAMILY: {"mistral": "gone_module:P", "twice": "a:P"}, **odd})
     site.install("dist-b", {FAMILY: {"twice": "b:P"}}, version="2.0")
@@ -37,8 +37,8 @@ GET = {
     "mistrall": "Tool parser 'mistrall' is unknown. Installed: mistral, plain. Did you mean 'mistral'?",
     "zzz": "Tool parser 'zzz' is unknown. Installed: mistral, plain. `modulm plugins list` shows where each comes "
     "from.",
-    "hermes": "Tool parser 'hermes' is not installed. It comes with modulm-parsers-tools: pip install "
-    "modulm-parsers-tools.",
+    "hermes": "Tool parser 'hermes' is not installed. It comes with modulm-parsers-more: pip install "
+    "modulm-parsers-more.",
     "mistral": "Tool parser 'mistral' (dist-a 1.0) is installed but broken: loading 'gone_module:P' raised "
     "ModuleNotFoundError: No module named 'gone_module'. Upgrade, mend or remove it.",
     "twice": "Tool parser 'twice' comes from 2 packages: dist-a 1.0 (a:P) and dist-b 2.0 (b:P). None of them is used "

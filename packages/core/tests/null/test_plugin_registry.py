@@ -121,14 +121,14 @@ def test_a_table_of_built_ins_may_itself_be_a_reference(site, monkeypatch):
 
 
 def test_unknown_and_not_installed(site, monkeypatch):
-    monkeypatch.setitem(known.KNOWN, PARSERS, {"hermes": "modulm-parsers-tools"})
+    monkeypatch.setitem(known.KNOWN, PARSERS, {"hermes": "modulm-parsers-more"})
     site.install("dist-a", {PARSERS: {"mistral": "m:P"}})
     parsers = registry(PARSERS)
     with pytest.raises(UnknownName, match="Did you mean 'mistral'"):
         parsers.get("mistrall")
     with pytest.raises(UnknownName, match="Did you mean 'hermes'"):
         parsers.get("herms")
-    with pytest.raises(NotInstalled, match="pip install modulm-parsers-tools"):
+    with pytest.raises(NotInstalled, match="pip install modulm-parsers-more"):
         parsers.get("hermes")
     with pytest.raises(UnknownName):
         parsers.get("dist-x:mistral")

@@ -37,9 +37,12 @@ class Think(TextParser, ReasoningParser):
 
 @pytest.fixture(scope="module")
 def calling(make_server):
-    registry("modulm.tool_parsers").register("marked", Marked)
-    registry("modulm.reasoning_parsers").register("think", Think)
-    return make_server(options={"enable_auto_tool_choice": True}, tool_call_parser="marked", reasoning_parser="think")
+    names = {"modulm.tool_parsers": ("marked", Marked), "modulm.reasoning_parsers": ("think", Think)}
+    for family, (name, parser) in names.items():
+        registry(family).register(name, parser)
+    yield make_server(options={"enable_auto_tool_choice": True}, tool_call_parser="marked", reasoning_parser="think")
+    for family, (name, _) in names.items():
+        registry(family).restore(name, None)
 
 
 @pytest.fixture
