@@ -69,14 +69,14 @@ class Parsers:
         self._tokenizer = tokenizer
 
     @classmethod
-    def of(cls, config: EngineConfig, tokenizer: Tokenizer, chat_template: Any) -> "Parsers":
-        """Choose those that the configuration names, or "auto". Raises `PluginError`."""
-        templates = chat_template.values() if isinstance(chat_template, dict) else [chat_template or ""]
-        template = "\n".join(templates)
+    def of(cls, config: EngineConfig, tokenizer: Tokenizer, templates: Callable[[], Any]) -> "Parsers":
+        """Choose those that the configuration names; for "auto" by the chat templates. Raises `PluginError`."""
 
         def chosen(family: str, name: str | None) -> Any:
             if name is None:
                 return None
+            found = templates() if name == "auto" else None
+            template = "\n".join(found.values()) if isinstance(found, dict) else found or ""
             if name == "auto" and not template:
                 raise ConfigError(f"{NOUNS[family]} 'auto' is refused: the model has no chat template to tell by.")
 

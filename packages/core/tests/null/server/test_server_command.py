@@ -36,3 +36,8 @@ def test_a_key_that_cannot_be_read_is_not_shown(words):
     with pytest.raises(ConfigError, match="api_key") as caught:
         run(*words)
     assert "987123" not in str(caught.value)
+
+
+def test_calls_that_nothing_would_find_are_refused_at_the_start():
+    with pytest.raises(ConfigError, match="enable_auto_tool_choice is refused: nothing would find the calls"):
+        run("--enable-auto-tool-choice")
