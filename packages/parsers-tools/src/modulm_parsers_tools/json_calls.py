@@ -5,9 +5,18 @@ Knows the object; what stands around it is each format's own.
 
 import json
 import re
+from typing import ClassVar
 
-from modulm.interfaces.parsers import CallArguments, CallStart, ResponseContext, ToolParser
+from modulm.interfaces.parsers import (
+    CallArguments,
+    CallStart,
+    Content,
+    ResponseContext,
+    TokenizerView,
+    ToolParser,
+)
 from modulm.interfaces.reading import GrowingText, Reading, TextParser
+from modulm.interfaces.support import Accepted, Rejected, Support
 from modulm_parsers_tools.json_text import copy_value, take_string, take_value
 
 BETWEEN = re.compile(r"[\s,]+")
@@ -92,6 +101,72 @@ class CallParser(TextParser, ToolParser):
             yield self.arguments("{}")
         return True
 
+    def copy_marked(self, text: GrowingText, mark: str, ends: tuple[str, ...], others: tuple[str, ...]) -> Reading[str]:
+        """Report the calls behind a mark: objects one after the other, or a list of them, up to one of `ends`.
+
+        What else is there is content: all of it, the mark included, if there is no call. Returns the word that was
+        read last, where it is one of `others`.
+        """
+        before = self.num_calls
+        text.record()
+        yield from text.skip_space()
+        in_list = bool((yield from text.accept("[")))
+        read = mark + text.recorded()
+        while True:
+            text.record()
+            yield from text.take_while(BETWEEN)
+            if self.num_calls > before:
+                if in_list and (yield from text.accept("]")):
+                    in_list = False
+                    continue
+                if not in_list and (yield from text.accept(*ends)):
+                    return ""
+            if not ((yield from text.accept("{")) and (yield from self.copy_call(text, is_marked=True))):
+                break
+            read = ""
+        read += text.recorded()
+        if self.num_calls == before:
+            yield Content(read)
+            return ""
+        if read.strip() or not ends:
+            yield Content(read)
+        if not ends:
+            return ""
+        found = yield from text.copy(Content, *ends, *others)
+        return found if found in others else ""
+
     def is_known(self, name: str) -> bool:
         """Whether the request has this tool; any name is good where it is not known which it has."""
         return not self.context.tools or self.context.parameters(name) is not None
+
+
+def match_mark(chat_template: str, mark: str, *others: str) -> Support:
+    """Accept a chat template that has the format's mark, and none of those of others that share it."""
+    if mark not in chat_template:
+        return Rejected(f"the chat template has no {mark}")
+    if other := next((each for each in others if each in chat_template), None):
+        return Rejected(f"the chat template has {mark}, but with {other}")
+    return Accepted(f"the chat template has {mark}")
+
+
+class MarkedParser(CallParser):
+    """JSON behind a mark that nothing else begins with. A subclass names the marks.
+
+    Attributes:
+        starts, ends: What stands before and behind calls; without ends, the objects or their list end by themselves.
+    """
+
+    starts: ClassVar[tuple[str, ...]]
+    ends: ClassVar[tuple[str, ...]] = ()
+
+    @classmethod
+    def matches(cls, tokenizer: TokenizerView, chat_template: str) -> Support:
+        """See `ResponseParser`."""
+        return match_mark(chat_template, cls.starts[0])
+
+    def read(self, text: GrowingText) -> Reading[None]:
+        """See `TextParser`."""
+        found = yield from text.copy(Content, *self.starts)
+        while found:
+            found = yield from self.copy_marked(text, found, self.ends, self.starts)
+            found = found or (yield from text.copy(Content, *self.starts))

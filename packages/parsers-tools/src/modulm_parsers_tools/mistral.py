@@ -11,7 +11,7 @@ import string
 from modulm.interfaces.parsers import Content, TokenizerView
 from modulm.interfaces.reading import GrowingText, Reading
 from modulm.interfaces.support import Accepted, Rejected, Support
-from modulm_parsers_tools.json_calls import BETWEEN, CallParser
+from modulm_parsers_tools.json_calls import CallParser
 
 _START, _ARGS, _ID = "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"
 _NAME = re.compile(r"[\w.-]+")
@@ -37,22 +37,10 @@ class MistralToolParser(CallParser):
         """See `TextParser`."""
         while (yield from text.copy(Content, _START)):
             read = _START + (yield from text.skip_space())
-            if (yield from text.accept("[")):
-                yield from self._list(text, read + "[")
+            if (yield from text.peek()) == "[":
+                yield from self.copy_marked(text, read, (), ())
             else:
                 yield from self._named(text, read)
-
-    def _list(self, text: GrowingText, read: str) -> Reading[None]:
-        """Report calls up to the end of the list; `read` is what to give back if it begins with none."""
-        while True:
-            text.record()
-            yield from text.take_while(BETWEEN)
-            if not read and (yield from text.accept("]")):
-                return
-            if not ((yield from text.accept("{")) and (yield from self.copy_call(text, is_marked=True))):
-                yield Content(read + text.recorded())
-                return
-            read = ""
 
     def _named(self, text: GrowingText, read: str) -> Reading[None]:
         text.record()

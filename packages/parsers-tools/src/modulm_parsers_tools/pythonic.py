@@ -29,16 +29,19 @@ class PythonicToolParser(CallParser):
     def read(self, text: GrowingText) -> Reading[None]:
         """See `TextParser`."""
         while (yield from text.copy(Content, "[")):
-            read = "["  # to be given back, if no call follows
-            while True:
-                text.record()
-                yield from text.take_while(BETWEEN)
-                if not read and (yield from text.accept("]")):
-                    break
-                if not (yield from self._call(text)):
-                    yield Content(read + text.recorded())
-                    break
-                read = ""
+            yield from self.copy_list(text, "[")
+
+    def copy_list(self, text: GrowingText, read: str) -> Reading[None]:
+        """Report calls up to the end of the list; `read` is what to give back if it begins with none."""
+        while True:
+            text.record()
+            yield from text.take_while(BETWEEN)
+            if not read and (yield from text.accept("]")):
+                return
+            if not (yield from self._call(text)):
+                yield Content(read + text.recorded())
+                return
+            read = ""
 
     def _call(self, text: GrowingText) -> Reading[bool]:
         """Report a call; returns whether there was one."""

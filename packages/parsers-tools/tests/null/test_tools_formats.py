@@ -5,6 +5,9 @@ same values for every way in which the text may be cut.
 import json
 import random
 import time
+import tomllib
+from pathlib import Path
+from pkgutil import resolve_name
 
 import pytest
 
@@ -14,153 +17,34 @@ from modulm_parsers_tools.llama3_json import Llama3JsonToolParser
 from modulm_parsers_tools.mistral import MistralToolParser
 from modulm_parsers_tools.pythonic import PythonicToolParser
 
-NAMES = (
-    *("now", "sum", "w", "f", "a", "b", "get_current_temperature", "get_temperature_date", "predict_claim_fraud"),
-    *("get_current_conditions", "brave_search", "set_temperature", "move", "get_user_info", "get_weather", "add"),
-)
-CONTEXT = ResponseContext(tools=[{"name": name} for name in NAMES])
-NESTED = {"record": {"months_as_customer": "19", "tags": ["a", {"b": None}], "x": 1.5e-3, "ok": True}}
-
-HERMES = {
-    # Qwen's documentation of function calling: two calls, each between tags on lines of their own.
-    '<tool_call>\n{"name": "get_current_temperature", "arguments": {"location": "San Francisco, CA, USA"}}\n'
-    '</tool_call>\n<tool_call>\n{"name": "get_temperature_date", "arguments": {"location": "San Francisco, CA, USA", '
-    '"date": "2024-10-01"}}\n</tool_call>': (
-        "\n",
-        [
-            ("get_current_temperature", {"location": "San Francisco, CA, USA"}),
-            ("get_temperature_date", {"location": "San Francisco, CA, USA", "date": "2024-10-01"}),
-        ],
-    ),
-    '<tool_call>{"name":"now","arguments":{}}</tool_call>': ("", [("now", {})]),  # A2
-    '<tool_call>{"name": "now"}</tool_call>': ("", [("now", {})]),
-    '<tool_call>{"name": "now", "arguments": null}</tool_call>': ("", [("now", {})]),
-    '<tool_call>\n{"arguments": {"n1": 2, "n2": 2}, "name": "sum"}\n</tool_call>': (
-        "",
-        [("sum", {"n1": 2, "n2": 2})],
-    ),  # A3
-    '<tool_call>{"name":"w","arguments":{"t":"a </tool_call> b"}}</tool_call>': (
-        "",
-        [("w", {"t": "a </tool_call> b"})],
-    ),  # A4
-    '<tool_call>{"name":"f","arguments":{"c":"mkdir -p test/{test1,test2"}}</tool_call>': (
-        "",
-        [("f", {"c": "mkdir -p test/{test1,test2"})],
-    ),  # A6
-    '<tool_call>{"name":"f","arguments":{"c":"mkdir -p test/{test1,test2}"}}</tool_call>': (
-        "",
-        [("f", {"c": "mkdir -p test/{test1,test2}"})],
-    ),  # A6
-    f"I will look. <tool_call>\n{json.dumps({'name': 'f', 'arguments': NESTED})}\n</tool_call> There.": (
-        "I will look.  There.",
-        [("f", NESTED)],
-    ),
-    '<tool_call>{"name":"a","arguments":{"x":1}}</tool_call>'
-    '<tool_call>{"name":"b","arguments":{"y":"2"}}</tool_call>': ("", [("a", {"x": 1}), ("b", {"y": "2"})]),  # A36
-    '<tool_call>{"name":"a","arguments":{"x":1}}\n{"name":"b","arguments":{}}</tool_call>': (
-        "",
-        [("a", {"x": 1}), ("b", {})],
-    ),
-    "Here:\n```python\nprint({'a': 1})\n```\nDone.": ("Here:\n```python\nprint({'a': 1})\n```\nDone.", []),  # A24
-    '<tool_call>{"name": "f", "arguments": {"a": 1}</tool_call>': ("", [("f", {"a": 1})]),
-    '<tool_call>{"name": "f", "arguments": {"a": [1, 2</tool_call>x': ("x", [("f", {"a": [1, 2]})]),
-    '<tool_call>{"name": "f", "arguments": {"a": 1}}}</tool_call>x': ("}x", [("f", {"a": 1})]),
-    '<tool_call>{"name": "f", "arguments": "{\\"a\\": \\"\\u00e4\\"}"}</tool_call>': ("", [("f", {"a": "ä"})]),
-    '<tool_call>{"name": "f", "arguments": {"a": "1"}} <tool_call>{"name": "b", "arguments": {}}</tool_call>': (
-        "",
-        [("f", {"a": "1"}), ("b", {})],
-    ),
-    "<tool_call>nothing</tool_call>": ("<tool_call>nothing</tool_call>", []),
-    '<tool_call>{"nome": "f"}</tool_call>': ('<tool_call>{"nome": "f"}</tool_call>', []),
-    '<tool_call>\n{"name": 5, "arguments": {}}</tool_call>': (
-        '<tool_call>\n{"name": 5, "arguments": {}}</tool_call>',
-        [],
-    ),
-    '<tool_call>{"name":"a","arguments":{}} {"nome": 1}</tool_call>': (' {"nome": 1}', [("a", {})]),
-    "a </tool_call> b <tool_ca": ("a </tool_call> b <tool_ca", []),
-}
-LLAMA3_JSON = {
-    '{"name": "get_current_conditions", "parameters": {"location": "San Francisco, CA", "unit": "Fahrenheit"}}': (
-        "",
-        [("get_current_conditions", {"location": "San Francisco, CA", "unit": "Fahrenheit"})],
-    ),
-    '<|python_tag|>{"type": "function", "name": "get_weather", "parameters": {"city": "Paris"}}': (
-        "",
-        [("get_weather", {"city": "Paris"})],
-    ),
-    '<|python_tag|>brave_search.call(query="x")': ('<|python_tag|>brave_search.call(query="x")', []),
-    json.dumps({"name": "predict_claim_fraud", "parameters": NESTED}): ("", [("predict_claim_fraud", NESTED)]),  # A9
-    '{"name":"a","parameters":{"q":1}} I used {searchTool}': (" I used {searchTool}", [("a", {"q": 1})]),  # A11
-    '{"name": "a", "parameters": {}}; {"name": "b", "parameters": {"x": "y"}}': (" ", [("a", {}), ("b", {"x": "y"})]),
-    'Sure: {"parameters": {"x": {"name": "b"}}, "name": "a"} ok': ("Sure:  ok", [("a", {"x": {"name": "b"}})]),
-    '{"name": "Bob", "parameters": {}}': ('{"name": "Bob", "parameters": {}}', []),  # no tool of the request
-    '{"name": "a", "age": 3} {x} {': ('{"name": "a", "age": 3} {x} {', []),
-    '{"answer": {"name": "a"}}': ('{"answer": {"name": "a"}}', []),
-    '{"name": "a"}': ('{"name": "a"}', []),
-}
-MISTRAL = {
-    '[TOOL_CALLS] [{"name": "get_weather", "arguments": {"city": "Paris"}}]': (
-        "",
-        [("get_weather", {"city": "Paris"})],
-    ),
-    '[TOOL_CALLS][{"name":"a","arguments":{}},{"name":"b","arguments":{"k":1}}]': (
-        "",
-        [("a", {}), ("b", {"k": 1})],
-    ),  # A31
-    f"[TOOL_CALLS]f[ARGS]{json.dumps(NESTED)}": ("", [("f", NESTED)]),
-    '[TOOL_CALLS]get_weather[CALL_ID]Ab3dEf9hI[ARGS]{"city": "x"}': ("", [("get_weather", {"city": "x"})]),
-    'see {x} [TOOL_CALLS]f{"a":1}': ("see {x} ", [("f", {"a": 1})]),  # A30
-    'a[TOOL_CALLS]a{"x": "[TOOL_CALLS]"}[TOOL_CALLS]b{} c': ("a c", [("a", {"x": "[TOOL_CALLS]"}), ("b", {})]),
-    '[TOOL_CALLS][{"arguments": {"x": 1}, "name": "a", "id": "123456789"}] then': (" then", [("a", {"x": 1})]),
-    "[TOOL_CALLS]just words": ("[TOOL_CALLS]just words", []),
-    '[TOOL_CALLS][{"nome": 1}]': ('[TOOL_CALLS][{"nome": 1}]', []),
-    '[TOOL_CALLS][{"name":"a","arguments":{}}, {"nome": 1}]': (', {"nome": 1}]', [("a", {})]),
-    "[TOOL_CALLS]": ("[TOOL_CALLS]", []),
-}
-PYTHONIC = {
-    "[get_user_info(user_id=7890, special='black')]": ("", [("get_user_info", {"user_id": 7890, "special": "black"})]),
-    "[now()]": ("", [("now", {})]),
-    "[set_temperature(value=-5)]": ("", [("set_temperature", {"value": -5})]),  # A12
-    "[move(x=-10, y=5, z=-3.14)]": ("", [("move", {"x": -10, "y": 5, "z": -3.14})]),  # A12
-    "[f(size=(800,600))]": ("", [("f", {"size": [800, 600]})]),  # A15
-    '[f(s="a\nb")]': ("", [("f", {"s": "a\nb"})]),  # A15
-    '[f(p="C:\\\\")]': ("", [("f", {"p": "C:\\"})]),  # A15
-    "[f(a=[[1,2],[3]])]": ("", [("f", {"a": [[1, 2], [3]]})]),  # A17
-    '[f(a={\'b\', \'a\'}, c=true, d=None, e="""x\ny""")]': (
-        "",
-        [("f", {"a": ["b", "a"], "c": True, "d": None, "e": "x\ny"})],
-    ),  # A19
-    "[f(a={'k': {'n': [1, (2,)]}}, b=')]')]": ("", [("f", {"a": {"k": {"n": [1, [2]]}}, "b": ")]"})]),
-    "[get_weather(city='San Francisco', metric='celsius'), get_weather(city=\"Seattle\")]": (
-        "",
-        [("get_weather", {"city": "San Francisco", "metric": "celsius"}), ("get_weather", {"city": "Seattle"})],
-    ),
-    "Yes: [add(a=1, b=2)] and [1, 2] or [link](url).": (
-        "Yes:  and [1, 2] or [link](url).",
-        [("add", {"a": 1, "b": 2})],
-    ),
-    r"[f(a='BaseService\(', b='\d+')]": ("", [("f", {"a": r"BaseService\(", "b": r"\d+"})]),  # A21
-    "[f(a=what is this)]": ("", [("f", {"a": "what is this"})]),
-    "[f(1)]": ("[f(1)]", []),
-    "[unknown(a=1)]": ("[unknown(a=1)]", []),
-    "[f(a=1, 2)]": ("2)]", [("f", {"a": 1})]),
-    "a [": ("a [", []),
-}
-CASES = [
-    (parser, text, *expected)
-    for parser, cases in (
-        (HermesToolParser, HERMES),
-        (Llama3JsonToolParser, LLAMA3_JSON),
-        (MistralToolParser, MISTRAL),
-        (PythonicToolParser, PYTHONIC),
-    )
-    for text, expected in cases.items()
+FORMATS = Path(__file__).parent / "formats"
+"""A file per format: texts with their right content and calls, and `bug`, its number where trackers know it."""
+NAMES = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]["entry-points"]
+PARSERS = {name: resolve_name(reference) for name, reference in NAMES["modulm.tool_parsers"].items()}
+TOOLS = [
+    *("now", "sum", "w", "f", "a", "b", "add", "move", "set_temperature", "get_weather", "get_user_info"),
+    *("get_current_temperature", "get_temperature_date", "predict_claim_fraud", "get_current_conditions"),
+    *("brave_search", "get_current_weather"),
 ]
+CONTEXT = ResponseContext(tools=[{"name": name} for name in TOOLS])
 
 
-def pushed(parser_class, pieces, reason="stop"):
+def context(case):
+    return ResponseContext(tools=case["tools"]) if "tools" in case else CONTEXT
+
+
+CASES = [
+    pytest.param(PARSERS[file.stem], case, id=f"{file.stem}-{number}")
+    for file in sorted(FORMATS.glob("*.json"))
+    for number, case in enumerate(json.loads(file.read_text()))
+]
+each_case = pytest.mark.parametrize(("parser", "case"), CASES)
+each_parser = pytest.mark.parametrize("parser", sorted(set(PARSERS.values()), key=lambda each: each.__name__))
+
+
+def pushed(parser_class, pieces, about=CONTEXT, reason="stop"):
     """Return what is found in a text that comes in pieces."""
-    parser = parser_class(CONTEXT)
+    parser = parser_class(about)
     events = [event for piece in pieces for event in parser.push(piece)]
     return collect([*events, *parser.finish(reason)])
 
@@ -177,35 +61,40 @@ def ways_to_cut(text):
         yield [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
 
 
-each_case = pytest.mark.parametrize(("parser", "text", "content", "calls"), CASES, ids=range(len(CASES)))
-
-
 @each_case
-def test_the_right_value_however_the_text_is_cut(parser, text, content, calls):
-    whole = parser.parse(text, CONTEXT)
-    assert whole.content == content
-    assert [(call.name, json.loads(call.arguments)) for call in whole.calls] == calls
+def test_the_right_value_however_the_text_is_cut(parser, case):
+    text, about = case["text"], context(case)
+    whole = parser.parse(text, about)
+    assert whole.content == case["content"]
+    assert [[call.name, json.loads(call.arguments)] for call in whole.calls] == case["calls"]
+    if "ids" in case:
+        assert [call.id for call in whole.calls] == case["ids"]
     for pieces in ways_to_cut(text):
-        assert pushed(parser, pieces) == whole, pieces
+        assert pushed(parser, pieces, about) == whole, pieces
 
 
 @each_case
-def test_every_beginning_of_a_text_is_read_without_an_error_and_grows(parser, text, content, calls):
-    """A response that max_tokens cuts anywhere; what is reported of it never shrinks."""
-    parser_object, before = parser(CONTEXT), []
+def test_a_text_that_is_cut_short_is_read_as_far_as_it_goes(parser, case):
+    """By max_tokens, anywhere: nothing raises, cuts do not matter, and what was told stays told."""
+    text, about = case["text"], context(case)
+    whole, growing, told = parser.parse(text, about), parser(about), []
     for end in range(len(text)):
-        events = parser_object.push(text[end])
-        before += events
-        assert pushed(parser, [text[: end + 1]], "length") == pushed(parser, text[: end + 1], "length")
-        # What was told stays told: the whole of a longer text goes on with it.
-        told, later = collect(before), parser.parse(text, CONTEXT)
-        assert later.content.startswith(told.content)
-        for index, call in enumerate(told.calls):
-            assert later.calls[index].name == call.name
-            assert later.calls[index].arguments.startswith(call.arguments)
+        told += growing.push(text[end])
+        so_far = collect(told)
+        assert pushed(parser, [text[: end + 1]], about, "length") == pushed(parser, text[: end + 1], about, "length")
+        assert whole.content.startswith(so_far.content)
+        for index, call in enumerate(so_far.calls):
+            assert whole.calls[index].name == call.name
+            assert whole.calls[index].arguments.startswith(call.arguments)
 
 
-@pytest.mark.parametrize("parser", [HermesToolParser, Llama3JsonToolParser, MistralToolParser, PythonicToolParser])
+def test_every_format_has_five_cases_and_every_name_a_format():
+    cases = {file.stem: json.loads(file.read_text()) for file in FORMATS.glob("*.json")}
+    assert {PARSERS[name] for name in cases} == set(PARSERS.values())
+    assert min(map(len, cases.values())) >= 5
+
+
+@each_parser
 def test_noise_never_raises_and_cuts_do_not_matter(parser):
     marks = [
         *("<tool_call>", "</tool_call>", "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]", "<|python_tag|>", '{"name": "f", '),
