@@ -7,7 +7,7 @@ import pytest
 GENERAL, PLATFORM, ENDPOINT, STATS = (
     "vllm.general_plugins", "vllm.platform_plugins", "vllm.endpoint_plugins", "vllm.stat_logger_plugins",
 )  # fmt: skip
-PARSERS = "modulm.tool_parsers"
+DRAFTERS = "modulm.speculators"
 TORCH = "class cuda:\n    is_initialized = staticmethod(lambda: True)\n"
 PLATFORM_CLASS = """
 from modulm.interfaces.platform import Platform
@@ -68,27 +68,29 @@ def ill(new_site):
         )
     site.install("dist-stats", {STATS: {"stats": "m_stats:Stats"}}, m_stats=LOGGER)
     for name in ("twin-a", "twin-b"):
-        site.install(name, {PARSERS: {"twin": "m_twin:P"}}, m_twin="class P: ...")
-    site.install("dist-torch", {PARSERS: {"fine": "m_fine:P"}}, m_fine="import torch\nclass P: ...")
-    site.install("dist-gone", {PARSERS: {"gone": "m_gone:P"}}, m_gone="class P: ...")
+        site.install(name, {DRAFTERS: {"twin": "m_twin:P"}}, m_twin="class P: ...")
+    site.install("dist-torch", {DRAFTERS: {"fine": "m_fine:P"}}, m_fine="import torch\nclass P: ...")
+    site.install("dist-gone", {DRAFTERS: {"gone": "m_gone:P"}}, m_gone="class P: ...")
     (site.folder / "m_gone.py").unlink()
-    site.install("dist-lost", {PARSERS: {"lost": "m_lost:P"}}, m_lost="class P: ...", m_helper="")
+    site.install("dist-lost", {DRAFTERS: {"lost": "m_lost:P"}}, m_lost="class P: ...", m_helper="")
     (site.folder / "m_helper.py").unlink()
-    site.install("dist-old", {PARSERS: {"old": "m_old:P", "new": "m_old:P"}}, m_old="class P: ...")
+    site.install("dist-old", {DRAFTERS: {"old": "m_old:P", "new": "m_old:P"}}, m_old="class P: ...")
     old = site.folder / "dist_old.egg-info"
     old.mkdir()
     (old / "PKG-INFO").write_text("Metadata-Version: 2.1\nName: dist-old\nVersion: 0.1\n")
-    (old / "entry_points.txt").write_text(f"[{PARSERS}]\nold = m_old:P\n")
-    needs = site.install("dist-needs", {PARSERS: {"needs": "m_needs:P"}}, m_needs="class P: ...")
+    (old / "entry_points.txt").write_text(f"[{DRAFTERS}]\nold = m_old:P\n")
+    needs = site.install("dist-needs", {DRAFTERS: {"needs": "m_needs:P"}}, m_needs="class P: ...")
     requirements = ["no-such-distribution>=2", "modulm-core>=99", "other>=1; extra == 'x'", "modulm-core>=0.1"]
     (needs / "METADATA").write_text(
         "Metadata-Version: 2.1\nName: dist-needs\nVersion: 1.0\n"
         + "".join(f"Requires-Dist: {r}\n" for r in requirements)
     )
-    site.install("dist-future", {PARSERS: {"future": "m_future:P"}, "modulm.interface_versions": {PARSERS: "v98:v99"}})
+    site.install(
+        "dist-future", {DRAFTERS: {"future": "m_future:P"}, "modulm.interface_versions": {DRAFTERS: "v98:v99"}}
+    )
     nameless = site.folder / "nameless-1.0.dist-info"
     nameless.mkdir()
-    (nameless / "entry_points.txt").write_text(f"[{PARSERS}]\nx = m:P\n")
+    (nameless / "entry_points.txt").write_text(f"[{DRAFTERS}]\nx = m:P\n")
     return site
 
 
@@ -116,8 +118,8 @@ FINDINGS = {
     ("metadata", "dist-old"): "has left-over metadata in",
     ("metadata", "nameless"): "are passed over: its metadata has no name",
     ("requirement", "dist-needs"): "needs",
-    ("version", "dist-future:future"): "it is written for versions 98 to 99 of contract modulm.tool_parsers",
-    ("duplicate", "modulm.tool_parsers twin"): "comes from 2 packages: twin-a 1.0",
+    ("version", "dist-future:future"): "it is written for versions 98 to 99 of contract modulm.speculators",
+    ("duplicate", "modulm.speculators twin"): "comes from 2 packages: twin-a 1.0",
     ("name", "nobody"): "VLLM_PLUGINS names 'nobody', and no installed package provides a plugin of that name",
     ("platform", PLATFORM): "2 platform plugins are active: 'dev_a' (dist-dev_a 1.0) and 'dev_b' (dist-dev_b 1.0)",
     ("collision", "GET /shared"): "Route 'GET /shared' comes from 'ep_a' (dist-ep_a 1.0) and 'stats' (dist-stats 1.0)",
@@ -190,7 +192,7 @@ def test_the_commands_mend(report, ill, command):
     left = {(f["check"], f["subject"]) for f in after["findings"]}
     gone = {(f["check"], f["subject"]) for f in report["findings"]} - left
     assert {subject for _, subject in gone} == {
-        "modulm.tool_parsers twin", PLATFORM, "dist-raises:raises", "dist-sleeps:sleeps", "dist-hangs:hangs",
+        "modulm.speculators twin", PLATFORM, "dist-raises:raises", "dist-sleeps:sleeps", "dist-hangs:hangs",
         "dist-old",
     }  # fmt: skip
 
@@ -200,7 +202,7 @@ def well(new_site):
     site = new_site()
     site.install(
         "dist-well",
-        {PARSERS: {"well": "m_well:P"}, GENERAL: {"quick": "m_well:f"}},
+        {DRAFTERS: {"well": "m_well:P"}, GENERAL: {"quick": "m_well:f"}},
         m_well="class P: ...\ndef f(): ...",
     )
     return site

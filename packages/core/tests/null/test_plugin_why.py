@@ -2,7 +2,7 @@
 
 import pytest
 
-GENERAL, KERNELS, PARSERS, MODELS = "vllm.general_plugins", "modulm.kernels", "modulm.tool_parsers", "modulm.models"
+GENERAL, KERNELS, DRAFTERS, MODELS = "vllm.general_plugins", "modulm.kernels", "modulm.speculators", "modulm.models"
 REGISTERS = """
 from modulm.plugins.models import ModelRegistry
 def f(): ModelRegistry.register_model("MineForCausalLM", "pkg:Model")
@@ -12,10 +12,10 @@ def f(): ModelRegistry.register_model("MineForCausalLM", "pkg:Model")
 @pytest.fixture(scope="module")
 def site(new_site):
     made = new_site()
-    made.install("dist-a", {KERNELS: {"fast": "m_fast:K"}, GENERAL: {"gen": "m_gen:f"}, PARSERS: {"gone": "m_gone:P"}},
+    made.install("dist-a", {KERNELS: {"fast": "m_fast:K"}, GENERAL: {"gen": "m_gen:f"}, DRAFTERS: {"gone": "m_gone:P"}},
                  m_fast="raise OSError('driver')", m_gen=REGISTERS)  # fmt: skip
     for name in ("twin-a", "twin-b"):
-        made.install(name, {PARSERS: {"twin": "m_twin:P"}}, m_twin="class P: ...")
+        made.install(name, {DRAFTERS: {"twin": "m_twin:P"}}, m_twin="class P: ...")
     made.install("dist-ep", {"vllm.endpoint_plugins": {"ep": "m_ep:make"}})
     return made
 
@@ -69,7 +69,7 @@ def test_a_list_turns_it_off(site, command):
 
 def test_a_distribution_and_all_groups(site, command):
     answers, status = why(site, command, "dist-a")
-    assert status == 0 and {answer["group"] for answer in answers} == {KERNELS, GENERAL, PARSERS}
+    assert status == 0 and {answer["group"] for answer in answers} == {KERNELS, GENERAL, DRAFTERS}
     (general,) = [answer for answer in answers if answer["group"] == GENERAL]
     assert general["order"] == "every one is loaded" and general["candidates"][0]["accepted"] is True
 
@@ -99,5 +99,5 @@ def test_unknown(site, command):
 def test_text(site, command):
     out, _, status = command(site, "why", "twin")
     assert status == 1
-    assert out.startswith("Tool parser 'twin' (twin-a 1.0) is shadowed: twin-b 1.0 provides 'twin' too")
-    assert "\n  modulm.tool_parsers: by name\n    gone  rejected: " in out
+    assert out.startswith("Speculator 'twin' (twin-a 1.0) is shadowed: twin-b 1.0 provides 'twin' too")
+    assert "\n  modulm.speculators: by name\n    gone  rejected: " in out
