@@ -162,8 +162,8 @@ class Generation(Response):
             prompts = await asyncio.to_thread(self._prepare)
             self._log(prompts)
             body = self._body
-            options = {"priority": body.priority or 0, "cache_salt": body.cache_salt, "trace_headers": self._asked}
-            options["parse"] = self._parse
+            options: dict[str, Any] = {"priority": body.priority or 0, "cache_salt": body.cache_salt}
+            options |= {"trace_headers": self._asked, "parse": self._parse}
             stream = outputs(self._serving.llm, prompts, self._params, request_id=self._writer.reply_id, **options)
             async with aclosing(stream):
                 await (self._stream(send, stream) if body.stream else self._whole(send, stream))
