@@ -10,7 +10,8 @@ from vllm.platforms.cpu import CpuPlatform
 from vllm.platforms.interface import DeviceCapability, Platform, PlatformEnum
 
 from modulm.config import EngineConfig
-from modulm.errors import ConfigError, Incompatible
+from modulm.errors import Broken, ConfigError, Incompatible
+from modulm.interfaces.attention import AttentionSpec
 from modulm.interfaces.support import Rejected
 from modulm.plugins.platforms import current_platform
 
@@ -228,3 +229,23 @@ def test_a_device_that_modulm_does_not_know_must_say_its_memory():
 def test_what_every_platform_must_say(name):
     with pytest.raises(Incompatible, match=f"has no {name}"):
         adapter(**{name: None})
+
+
+def test_it_is_asked_for_attention_unless_the_user_chose():
+    asked = []
+
+    def answer(cls, selected_backend, attn_selector_config, num_heads=None):
+        asked.append(
+            (selected_backend, attn_selector_config.head_size, attn_selector_config.has_sliding_window, num_heads)
+        )
+        return "vllm.v1.attention.backends.no_such_backend.Backend"
+
+    spec = AttentionSpec(num_heads=4, num_kv_heads=2, head_size=8, scale=0.5, sliding_window=16)
+    made = adapter(get_attn_backend_cls=classmethod(answer))
+    made.check_and_update_config(EngineConfig.make(model="no-such-model", attention_backend="torch"))
+    assert made.attention_backends_for(spec) == () and not asked
+    made.check_and_update_config(EngineConfig.make(model="no-such-model"))
+    with pytest.raises(Broken, match="no_such_backend"):
+        made.attention_backends_for(spec)
+    assert asked == [(None, 8, True, 4)]
+    assert adapter().attention_backends_for(spec) == ("cpu_attn", "torch"), "the processor's own order"
