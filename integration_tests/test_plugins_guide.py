@@ -60,6 +60,25 @@ def test_the_guide_has_every_state_and_every_check():
     assert all(f"`{kind}`" in GUIDE for kind in PROCESS_KINDS)
 
 
+def test_why_with_a_model_tells_what_the_engine_chose(folder):
+    explained = json.loads(modulm(folder, "config", "--explain", "--json", "--model", MODEL).stdout)
+    chosen = {choice["family"]: choice for choice in explained["choices"]}
+    done = modulm(folder, "plugins", "why", "modulm-kernels-cpu", "--model", MODEL, "--json")
+    answers = {answer["group"]: answer for answer in json.loads(done.stdout)}
+    assert done.returncode == 0 and answers.keys() == {"modulm.attention", "modulm.kernels"}
+    candidates = {each["name"]: each for each in answers["modulm.attention"]["candidates"]}
+    (asked,) = chosen["modulm.attention"]["candidates"]
+    assert chosen["modulm.attention"]["chosen"] == "cpu_attn" and answers["modulm.attention"]["chosen"]
+    assert {key: candidates["cpu_attn"][key] for key in asked} == asked
+    assert (candidates["torch"]["accepted"], candidates["torch"]["reason"]) == (
+        None,
+        "not asked, as another one accepts",
+    )
+    kernels = {each["name"]: each["reason"] for each in answers["modulm.kernels"]["candidates"]}
+    served = explained["worker"]["weights by kernel"]
+    assert kernels["cpu"] == "; ".join(f"{count} x {line.partition(': ')[2]}" for line, count in served.items())
+
+
 class Server:
     """`modulm serve` on a free port, with its log."""
 

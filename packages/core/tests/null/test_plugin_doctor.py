@@ -36,9 +36,11 @@ class Stats(StatLoggerBase):
 """
 REGISTERS = """
 from modulm.plugins.models import ModelRegistry
+from modulm.plugins.registry import registry
 def register():
     print("noise on standard output")
     ModelRegistry.register_model("TwiceForCausalLM", "pkg:Model")
+    registry("modulm.tool_parsers").register("both", "pkg:Parser")  # the second one to do so is refused
 """
 
 
@@ -124,6 +126,7 @@ FINDINGS = {
     ("platform", PLATFORM): "2 platform plugins are active: 'dev_a' (dist-dev_a 1.0) and 'dev_b' (dist-dev_b 1.0)",
     ("collision", "GET /shared"): "Route 'GET /shared' comes from 'ep_a' (dist-ep_a 1.0) and 'stats' (dist-stats 1.0)",
     ("collision", "modulm.models:TwiceForCausalLM"): "comes from 'regs_a' (regs-a 1.0) and 'regs_b' (regs-b 1.0)",
+    ("collision", "modulm.tool_parsers:both"): "Name 'modulm.tool_parsers:both' comes from 'regs_a' (regs-a 1.0) and",
 }
 
 
@@ -163,7 +166,7 @@ def test_the_list_shows_what_the_doctor_saw(report, ill, command):
         "ep_a": "available", "dev_a": "available",
     }  # fmt: skip
     assert "as the doctor last saw it" in found["imports"]["reason"]
-    assert found["regs_a"]["registered"] == ["modulm.models:TwiceForCausalLM"]
+    assert found["regs_a"]["registered"] == ["modulm.models:TwiceForCausalLM", "modulm.tool_parsers:both"]
     assert (
         found["regs_a"]["processes"] == ["server", "embedder", "engine", "offline"]
         and found["regs_a"]["interface"] == 1

@@ -1,10 +1,10 @@
-"""The child process in which `modulm plugins doctor` tries plugins, each in a fork of its own.
+"""The child process in which `modulm plugins doctor` tries plugins, in forks of itself.
 
-A plugin may hang, end its process, print, or import what others should be seen to import: a fork keeps all that to
-itself, and costs a millisecond where the child is small. Hooks come first and are called, several at a time; then
-members of families are imported, and once one of them has needed torch, the child imports it, so that the next ones
-find it there.
-Writes one JSON object of verdicts to standard output. Where to look next: `plugins_doctor.py`, which starts it.
+A plugin may hang, end its process, print, or import what others should be seen to import, so a fork is used again only
+after a plugin that was well and quick, and what is not well is tried once more in a fork of its own. Hooks come first
+and are called; then members of families are imported, and once one of them has needed torch, the child imports it, so
+that the next ones find it there. Writes one JSON object of verdicts to standard output. Where to look next:
+`plugins_doctor.py`, which starts it.
 """
 
 import json
@@ -24,9 +24,10 @@ from modulm.plugins import records as state
 from modulm.plugins.families import ENDPOINT, FAMILIES, GENERAL, HOOKS, IO_PROCESSOR, PLATFORM, STAT_LOGGER
 from modulm.plugins.records import LoadRecord
 from modulm.plugins.registry import transaction
-from modulm.plugins.verdicts import SLOW_S, Verdict, key
+from modulm.plugins.verdicts import SLOW_S, Verdict, is_well, key
 
 _FORK = get_context("fork")
+_QUICK_S = 0.05
 _NEEDED = {ENDPOINT: "modulm.server.app", STAT_LOGGER: "modulm.frontend.stat_loggers"}
 
 
@@ -42,63 +43,93 @@ def main() -> None:
             import_module(_NEEDED.get(group, "modulm.plugins.families"))
             families.check(group, "", None)
     eager = [record for record in wanted if record.group in HOOKS]
-    verdicts = _try_all(eager, order["limit_s"], os.cpu_count() or 1)
+    limit_s, at_once = order["limit_s"], os.cpu_count() or 1
+    verdicts = _try_all(eager, limit_s, at_once)
     slow = [record for record in eager if verdicts[key(record)].seconds > SLOW_S]
-    verdicts |= _try_all(slow, order["limit_s"], 1)  # by itself, and with its files in memory
-    verdicts |= _try_all(
-        [record for record in wanted if record.group in FAMILIES], order["limit_s"], os.cpu_count() or 1
-    )
+    verdicts |= _try_all(slow, limit_s, 1)  # with nothing beside them, and their files in memory
+    verdicts |= _try_all([record for record in wanted if record.group in FAMILIES], limit_s, at_once)
     json.dump({name: vars(verdict) for name, verdict in verdicts.items()}, out)
     out.flush()
 
 
-def _try_all(records: Iterable[LoadRecord], limit_s: float, at_once: int) -> dict[str, Verdict]:
+class _Batch:
+    """Plugins that one fork tries in turn, for as long as all is well. `records` are those it has not answered for."""
+
+    def __init__(self, records: list[LoadRecord], limit_s: float) -> None:
+        self.records, self.is_fresh, self._limit_s = records, True, limit_s
+        self.answers, there = _FORK.Pipe(duplex=False)
+        self._process = _FORK.Process(target=_try_in_turn, args=(records, there))
+        self._process.start()
+        there.close()
+        self.deadline = time.monotonic() + limit_s
+
+    def answer(self) -> Verdict:
+        """Return the verdict on the first record; called when there is an answer, an end, or no more time."""
+        asked = self.records[0].asked
+        self.deadline = time.monotonic() + self._limit_s
+        if not self.answers.poll():
+            reason = f"{asked} is not loaded after {self._limit_s:g} s."
+            return Verdict(state=state.BROKEN, reason=reason, seconds=self._limit_s)
+        try:
+            return Verdict(**self.answers.recv())
+        except EOFError:
+            self._process.join()
+            reason = f"{asked} ends the process that loads it, with status {self._process.exitcode}."
+            return Verdict(state=state.BROKEN, reason=reason)
+
+    def end(self) -> None:
+        """End the fork, whatever it does."""
+        self._process.kill()
+        self._process.join()
+        self.answers.close()
+
+
+def _try_all(records: list[LoadRecord], limit_s: float, at_once: int) -> dict[str, Verdict]:
     """Return key -> verdict."""
-    waiting, verdicts = list(records)[::-1], {}
-    running: dict[Any, tuple[LoadRecord, Any, float]] = {}
+    waiting, verdicts = [part for part in (records[start::at_once] for start in range(at_once)) if part], {}
+    running: dict[Any, _Batch] = {}
     while waiting or running:
         while waiting and len(running) < at_once:
-            record = waiting.pop()
-            here, process = _start(record)
-            running[here] = (record, process, time.monotonic() + limit_s)
-        soonest = min(deadline for _, _, deadline in running.values())
+            batch = _Batch(waiting.pop(), limit_s)
+            running[batch.answers] = batch
+        soonest = min(batch.deadline for batch in running.values())
         ready = wait(list(running), max(0.0, soonest - time.monotonic()))
-        for here in ready or [each for each, (_, _, deadline) in running.items() if deadline <= time.monotonic()]:
-            record, process, _ = running.pop(here)
-            verdicts[key(record)] = _answer(here, record, process, limit_s)
-            if verdicts[key(record)].torch and record.group in FAMILIES:
-                import_module("torch")
+        for answers in ready or [each for each, batch in running.items() if batch.deadline <= time.monotonic()]:
+            batch = running[answers]
+            record, verdict = batch.records[0], batch.answer()
+            if batch.is_fresh or is_well(record, verdict):
+                verdicts[key(record)] = verdict
+                batch.records = batch.records[1:]
+            batch.is_fresh = False
+            if batch.records and _goes_on(record, verdict):
+                continue
+            batch.end()
+            del running[answers]
+            waiting += [batch.records] if batch.records else []
+            if verdict.torch and record.group in FAMILIES:
+                with suppress(Exception):  # where torch itself is broken, each says so
+                    import_module("torch")
     return verdicts
 
 
-def _start(record: LoadRecord) -> tuple[Any, Any]:
-    here, there = _FORK.Pipe(duplex=False)
-    process = _FORK.Process(target=_child, args=(record, there))
-    process.start()
-    there.close()
-    return here, process
+def _goes_on(record: LoadRecord, verdict: Verdict) -> bool:
+    """Whether the next plugin may be tried in the same process: this one leaves nothing behind that would matter."""
+    return is_well(record, verdict) and verdict.seconds < _QUICK_S and not verdict.torch
 
 
-def _answer(here: Any, record: LoadRecord, process: Any, limit_s: float) -> Verdict:
-    try:
-        if here.poll():
-            return Verdict(**here.recv())
-    except EOFError:
-        process.join()
-        ended = f"ends the process that loads it, with status {process.exitcode}"
-        return Verdict(state=state.BROKEN, reason=f"{record.asked} {ended}.")
-    finally:
-        process.kill()
-        process.join()
-        here.close()
-    return Verdict(state=state.BROKEN, reason=f"{record.asked} is not loaded after {limit_s:g} s.", seconds=limit_s)
-
-
-def _child(record: LoadRecord, there: Connection) -> None:
+def _try_in_turn(records: list[LoadRecord], answers: Connection) -> None:
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(1, 2)
-    had_torch = "torch" in sys.modules
-    verdict = Verdict(state=state.BROKEN)
+    for record in records:
+        verdict = _try(record)
+        answers.send(vars(verdict))
+        if not _goes_on(record, verdict):
+            break
+    os._exit(0)  # whatever the plugins left running
+
+
+def _try(record: LoadRecord) -> Verdict:
+    verdict, had_torch, metrics = Verdict(state=state.BROKEN), "torch" in sys.modules, _metrics()
     try:
         _ACTIONS.get(record.group, _import)(record, verdict)
     except (Exception, SystemExit) as error:
@@ -106,15 +137,11 @@ def _child(record: LoadRecord, there: Connection) -> None:
         record.state = state.BROKEN
         record.reason = str(error) if known else f"{record.asked} raises {type(error).__name__}: {error}."
     torch = sys.modules.get("torch")
-    verdict.state, verdict.reason, verdict.seconds = record.state, record.reason, record.seconds or 0.0
-    verdict.registered, verdict.torch = (
-        record.registered,
-        torch is not None and (record.group in FAMILIES or not had_torch),
-    )
+    verdict.state, verdict.reason, verdict.registered = record.state, record.reason, record.registered
+    verdict.seconds, verdict.torch = record.seconds or 0.0, torch is not None and not had_torch
     verdict.device = torch is not None and torch.cuda.is_initialized()
-    verdict.metrics = _metrics()
-    there.send(vars(verdict))
-    os._exit(0)  # whatever the plugin left running
+    verdict.metrics = [name for name in _metrics() if name not in metrics]
+    return verdict
 
 
 def _import(record: LoadRecord, verdict: Verdict) -> None:
