@@ -12,6 +12,7 @@ import argparse
 import base64
 import hashlib
 import os
+import resource
 import statistics
 import subprocess
 import sys
@@ -60,13 +61,14 @@ def _digest(text: str) -> str:
     return base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).rstrip(b"=").decode()
 
 
-def _seconds(command: list[str], environment: dict[str, str]) -> float:
-    started = time.perf_counter()
+def _seconds(command: list[str], environment: dict[str, str]) -> tuple[float, float]:
+    """Return how long a process and its children take, and how much processor time."""
+    before, started = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    taken = time.perf_counter() - started
+    taken, after = time.perf_counter() - started, resource.getrusage(resource.RUSAGE_CHILDREN)
     if done.returncode:
         sys.exit(f"{' '.join(command)} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
-    return taken
+    return taken, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 def main() -> None:
@@ -85,7 +87,7 @@ def main() -> None:
         program = [sys.executable, "-m", "modulm.cli", "plugins"]
         lock = f"{base}/modulm-plugins.lock"
         print(f"{options.distributions} synthetic distributions; {os.cpu_count()} cores; load {os.getloadavg()[0]:.2f}")
-        first = _seconds([*program, "doctor"], environment)
+        first, first_cpu = _seconds([*program, "doctor"], environment)
         _seconds([*program, "lock", lock], environment)
         commands = {
             "bare scan": [sys.executable, "-c", SCAN],
@@ -93,23 +95,22 @@ def main() -> None:
             "plugins doctor": [*program, "doctor"],
             "plugins verify": [*program, "verify", lock],
         }
-        times: dict[str, list[float]] = {name: [] for name in commands}
+        times: dict[str, list[tuple[float, float]]] = {name: [] for name in commands}
         for _ in range(options.rounds):
             for name, command in commands.items():
                 times[name].append(_seconds(command, environment))
-    scan = times["bare scan"]
     for name, taken in times.items():
-        ratios = [one / other for one, other in zip(taken, scan, strict=True)]
-        bar = (
-            ""
-            if name == "bare scan"
-            else f", bar {BAR_S} s: {'reached' if statistics.median(taken) < BAR_S else 'missed'}"
-        )
-        print(
-            f"{name:<16} {statistics.median(taken):.3f} s ({min(taken):.3f} to {max(taken):.3f}), "
-            f"{statistics.median(ratios):.2f} x the scan{bar}"
-        )
-    print(f"the first doctor, which imports all of them in child processes: {first:.2f} s")
+        _print(name, taken, times["bare scan"])
+    print(f"the first doctor, which tries all of them in child processes: {first:.3f} s, processor {first_cpu:.3f} s")
+
+
+def _print(name: str, taken: list[tuple[float, float]], scan: list[tuple[float, float]]) -> None:
+    walls, cpus = zip(*taken, strict=True)
+    ratio = statistics.median(one / other for (one, _), (other, _) in zip(taken, scan, strict=True))
+    median = statistics.median(walls)
+    bar = "" if taken is scan else f", bar {BAR_S} s: {'reached' if median < BAR_S else 'missed'}"
+    spread = f"({min(walls):.3f} to {max(walls):.3f}), processor {statistics.median(cpus):.3f} s"
+    print(f"{name:<16} {median:.3f} s {spread}, {ratio:.2f} x the scan{bar}")
 
 
 if __name__ == "__main__":
