@@ -3,6 +3,7 @@
 import json
 import os
 import re
+from importlib import import_module
 from json import JSONDecodeError, JSONDecoder
 from typing import Any
 
@@ -51,8 +52,7 @@ def partial_json_loads(input_str: str, flags: Any) -> tuple[Any, int]:
     Args:
         flags: What may be unfinished, as the library `partial_json_parser` counts it; a parser that has flags has it.
     """
-    import partial_json_parser
-
+    partial_json_parser = import_module("partial_json_parser")  # the caller has it: its flags are of there
     try:
         return partial_json_parser.loads(input_str, flags), len(input_str)
     except JSONDecodeError as error:
