@@ -1,12 +1,17 @@
 """Reads a folder with config.json, tokenizer.json and `model.npz`, numpy's own archive."""
 
 import json
+import zipfile
+import zlib
 
 import numpy as np
 
-from modulm.errors import CheckpointError
+from modulm.errors import CheckpointError, did_you_mean
 from modulm.interfaces.checkpoint import Checkpoint, TensorInfo, TokenizerData
 from modulm.interfaces.support import Accepted, Rejected
+
+DAMAGED = (EOFError, NotImplementedError, OSError, RuntimeError, ValueError, zipfile.BadZipFile, zlib.error)
+"""What numpy and zipfile raise for files that were cut off or changed."""
 
 
 class NumpyCheckpoint(Checkpoint):
@@ -15,7 +20,11 @@ class NumpyCheckpoint(Checkpoint):
     format = "npz"
 
     def __init__(self, path):
-        self.path, self.arrays = path, np.load(path / "model.npz")
+        self.path, self.file = path, path / "model.npz"
+        try:
+            self.arrays = np.load(self.file)
+        except DAMAGED as error:
+            raise CheckpointError(f"{self.file} cannot be read: {error}. Get it anew.") from error
 
     @classmethod
     def matches(cls, path):
@@ -43,5 +52,8 @@ class NumpyCheckpoint(Checkpoint):
 
     def tensor(self, name):
         if name not in self.arrays.files:
-            raise CheckpointError(f"Tensor {name!r} is missing in {self.path}. Write model.npz anew, with all tensors.")
-        return self.arrays[name]
+            raise CheckpointError(f"Tensor {name!r} is missing in {self.file}.{did_you_mean(name, self.arrays.files)}")
+        try:
+            return self.arrays[name]
+        except DAMAGED as error:
+            raise CheckpointError(f"Tensor {name!r} of {self.file} cannot be read: {error}. Get it anew.") from error

@@ -2,6 +2,7 @@
 
 import time
 
+from modulm.errors import EngineError
 from modulm.interfaces.executor import Executor
 from modulm.types import KVLayout, Plan, StepResult
 
@@ -17,9 +18,14 @@ class TimedExecutor(Executor):
 
     def execute(self, plan: Plan) -> StepResult:
         started = time.perf_counter()
-        result = self.worker.execute(plan)
-        self.seconds, self.steps = self.seconds + time.perf_counter() - started, self.steps + 1
-        return result
+        try:
+            return self.worker.execute(plan)
+        except EngineError:
+            raise
+        except Exception as error:  # the engine ends this step's requests with it, and goes on
+            raise EngineError(f"A step failed: {type(error).__name__}: {error}") from error
+        finally:
+            self.seconds, self.steps = self.seconds + time.perf_counter() - started, self.steps + 1
 
     def shutdown(self) -> None:
         if self.steps:

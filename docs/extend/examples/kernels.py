@@ -31,6 +31,8 @@ class Float64Kernels(KernelProvider):
     name = "float64"
 
     def supports(self, op, weight, device_type):
+        if op not in ("linear", "embedding"):
+            return Rejected(f"it has no {op!r}, only linear and embedding")
         if not isinstance(weight, Dense):
             return Rejected(f"it multiplies plain weights, not {type(weight).__name__}")
         return Accepted()

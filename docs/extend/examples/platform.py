@@ -25,6 +25,11 @@ class LimitedCPU(Platform):
 
         return torch.device("cpu")
 
+    def manual_seed(self, seed):
+        import torch
+
+        torch.manual_seed(seed)
+
     def available_memory_bytes(self, index=0):
         return LIMIT_BYTES
 
