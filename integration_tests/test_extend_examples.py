@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from modulm_testkit.checkpoints import random_llama, write_tokenizer
 
 from modulm.interfaces.parsers import Parsed, ParsedCall
 from modulm_testkit.checkpoint import CheckpointConformance
+from modulm_testkit.checkpoints import random_llama, write_tokenizer
 from modulm_testkit.endpoint import EndpointConformance
 from modulm_testkit.executor import ExecutorConformance
 from modulm_testkit.general import GeneralPluginConformance
