@@ -38,22 +38,41 @@ def installed(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def tiny_llama(tmp_path_factory):
-    """Llama with random weights, 2 layers, 4 heads, 2 KV heads, a tokenizer of words, as a folder on disk."""
-    import torch
+    """Llama with random weights and a tokenizer of words, as a folder on disk."""
     from tokenizers import Tokenizer, models, pre_tokenizers
-    from transformers import LlamaConfig, LlamaForCausalLM
 
-    folder = tmp_path_factory.mktemp("tiny-llama")
     vocabulary = {word: index for index, word in enumerate(["<s>", "</s>", *WORDS])}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<s>"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    return write_llama(tmp_path_factory.mktemp("tiny-llama"), tokenizer)
+
+
+@pytest.fixture(scope="session")
+def tiny_chat(tmp_path_factory):
+    """The same with a token for each byte, so that it can write anything, and a chat template."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    letters = ["<s>", "</s>", *sorted(pre_tokenizers.ByteLevel.alphabet())]
+    tokenizer = Tokenizer(models.BPE({letter: index for index, letter in enumerate(letters)}, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    template = "{% for message in messages %}{{ message.content }}\n{% endfor %}"
+    return write_llama(tmp_path_factory.mktemp("tiny-chat"), tokenizer, chat_template=template)
+
+
+def write_llama(folder, tokenizer, **settings):
+    """2 layers, 4 heads, 2 KV heads, 256 positions."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
     tokenizer.save(str(folder / "tokenizer.json"))
-    folder.joinpath("tokenizer_config.json").write_text(json.dumps({"bos_token": "<s>", "eos_token": "</s>"}))
+    settings = {"bos_token": "<s>", "eos_token": "</s>", **settings}
+    folder.joinpath("tokenizer_config.json").write_text(json.dumps(settings))
     torch.manual_seed(7)
     config = LlamaConfig(
-        vocab_size=len(vocabulary), hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=2, max_position_embeddings=256, bos_token_id=0, eos_token_id=1, initializer_range=0.3,
-        tie_word_embeddings=False,
+        vocab_size=tokenizer.get_vocab_size(), hidden_size=32, intermediate_size=64, num_hidden_layers=2,
+        num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=256, bos_token_id=0, eos_token_id=1,
+        initializer_range=0.3, tie_word_embeddings=False,
     )  # fmt: skip
     LlamaForCausalLM(config).float().save_pretrained(folder)
     return folder

