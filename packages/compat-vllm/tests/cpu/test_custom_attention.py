@@ -1,6 +1,9 @@
 """The example `custom_attention`: one backend as CUSTOM, two by names of their own, the same tokens as modulm's own."""
 
 import re
+import shutil
+
+import pytest
 
 CALL = re.compile(r"(\w+)Impl\.forward: call \d+, (\d+) tokens, process (\d+)")
 CODE = """
@@ -34,6 +37,33 @@ def test_backends_by_name_give_the_tokens_of_modulms_own(script, tiny_llama):
         "MyFlashAttn": 2 * (computed["CUSTOM"] + computed["my_flash_attn"]),
         "MyOldAttn": 2 * computed["MY_OLD_ATTN"],
     }
+
+
+@pytest.fixture(scope="module")
+def tiny_windowed(tiny_llama, tmp_path_factory):
+    """Gemma 3: three layers that see 11 tokens back and share their blocks' memory with a fourth that sees all."""
+    import torch
+    from transformers import Gemma3ForCausalLM, Gemma3TextConfig
+
+    folder = tmp_path_factory.mktemp("tiny-gemma3") / "model"
+    shutil.copytree(tiny_llama, folder, ignore=shutil.ignore_patterns("*.safetensors"))
+    torch.manual_seed(8)
+    config = Gemma3TextConfig(
+        vocab_size=28, hidden_size=32, intermediate_size=64, num_hidden_layers=4, num_attention_heads=4,
+        num_key_value_heads=2, head_dim=8, query_pre_attn_scalar=8, max_position_embeddings=256, sliding_window=12,
+        layer_types=["sliding_attention"] * 3 + ["full_attention"], bos_token_id=0, eos_token_id=1,
+        initializer_range=0.3,
+    )  # fmt: skip
+    Gemma3ForCausalLM(config).float().save_pretrained(folder)
+    return folder
+
+
+def test_windows(script, tiny_windowed):
+    names = ["torch", "CUSTOM", "MY_OLD_ATTN"]
+    (found, _), _ = script(CODE.format(backends=names, model=str(tiny_windowed)))
+    expected = found["torch"]
+    assert expected[:4] == expected[4:] and expected[0] != expected[2]
+    assert found == dict.fromkeys(names, expected)
 
 
 def test_the_variable_chooses_where_no_option_does(script, tiny_llama):

@@ -59,8 +59,10 @@ def test_unequal_pages_make_one_group_that_frees_nothing():
     assert grouping.block_bytes == 1024 + 1024 + 4096
 
 
-def test_blocks_that_lie_in_pieces_do_not_change_hands():
-    layers = pages([None, 512]) | {"pieces": LayerPage(sliding_window=512, size_bytes=1024, is_contiguous=False)}
+def test_blocks_that_lie_in_pieces_change_hands_where_the_pieces_are_the_same():
+    apart = {f"apart{i}": LayerPage(sliding_window=w, size_bytes=1024, pieces="2") for i, w in enumerate([None, 512])}
+    assert [g.sliding_window for g in grouped(apart, LENGTH).groups] == [None, 512]
+    layers = pages([None, 512]) | {"pieces": LayerPage(sliding_window=512, size_bytes=1024, pieces="2")}
     grouping = grouped(layers, LENGTH)
     assert [(g.sliding_window, g.layer_names) for g in grouping.groups] == [(None, ("layer0", "layer1", "pieces"))]
     assert grouping.buffers == (("layer0",), ("layer1",), ("pieces",))

@@ -80,8 +80,8 @@ class AttentionBackend(ABC):
 
     name: ClassVar[str]
     blocks_are_contiguous: ClassVar[bool] = True
-    """Whether a block's keys and values lie together in the cache, as one piece of memory. Where they do not, layers
-    with and without a sliding window cannot pass blocks on to each other, and windows free none."""
+    """Whether a block's keys and values lie together in the cache, as one piece of memory. Where they do not, a layer
+    passes blocks on only to layers of the same backend and shape; beside others, sliding windows free none."""
 
     @classmethod
     def create(cls, spec: AttentionSpec, config: "EngineConfig", model: "ModelConfig") -> "AttentionBackend":

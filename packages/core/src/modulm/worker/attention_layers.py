@@ -63,7 +63,7 @@ class AttentionLayers:
             name: LayerPage(
                 sliding_window=self.specs[name].sliding_window,
                 size_bytes=math.prod(shape) * ITEM_SIZES[self.specs[name].kv_cache_dtype],
-                is_contiguous=self.backends[name].blocks_are_contiguous,
+                pieces=None if (held := self.backends[name]).blocks_are_contiguous else (type(held), shape),
             )
             for name, shape in self.shapes(1, block_size).items()
         }

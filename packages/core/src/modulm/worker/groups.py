@@ -7,6 +7,7 @@ block id belongs to one group at a time. Knows no tensors and no backend.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from modulm.types import KVGroup
 
@@ -15,12 +16,12 @@ from modulm.types import KVGroup
 class LayerPage:
     """What one attention layer needs of the cache: its window, and the bytes of one of its blocks.
 
-    `is_contiguous`: those bytes are one piece of memory.
+    Where those bytes are not one piece of memory, layers whose `pieces` are equal have them in the same places.
     """
 
     sliding_window: int | None
     size_bytes: int
-    is_contiguous: bool = True
+    pieces: Any = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +45,7 @@ def grouped(layers: Mapping[str, LayerPage], max_model_len: int) -> Grouping:
     for name, page in layers.items():
         window = page.sliding_window
         types.setdefault(None if window is None or window >= max_model_len else window, []).append(name)
-    if len({page.size_bytes for page in layers.values()}) > 1 or not all(p.is_contiguous for p in layers.values()):
+    if len({(page.size_bytes, page.pieces) for page in layers.values()}) > 1:
         # Blocks that do not lie in the same places cannot change hands between groups; windows still mask, but free
         # nothing.
         types = {None: list(layers)}
