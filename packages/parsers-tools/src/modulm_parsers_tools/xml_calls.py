@@ -5,7 +5,7 @@ without a type is a string. Knows no tag.
 """
 
 import json
-from abc import abstractmethod
+import re
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -14,6 +14,8 @@ from modulm.interfaces.reading import NOTHING, GrowingText, Reading
 from modulm.interfaces.support import Support
 from modulm_parsers_tools.json_calls import CallParser, match_mark
 from modulm_parsers_tools.python_text import as_json
+
+_NAME = re.compile(r'[^<>"\s]+')
 
 
 class XMLParser(CallParser):
@@ -25,6 +27,7 @@ class XMLParser(CallParser):
         block: What stands before and behind all calls.
         function_start, function_end: The same of one; "" where the block is one call.
         argument_start, argument_end: What stands before an argument's name and behind its value.
+        name_end: What stands behind both names.
         on_own_lines: Whether a value has a line break before and behind it that is not its own.
     """
 
@@ -33,6 +36,7 @@ class XMLParser(CallParser):
     function_end: ClassVar[str] = ""
     argument_start: ClassVar[str]
     argument_end: ClassVar[str]
+    name_end: ClassVar[str] = ">"
     on_own_lines: ClassVar[bool] = False
 
     @classmethod
@@ -40,13 +44,16 @@ class XMLParser(CallParser):
         """See `ResponseParser`."""
         return match_mark(chat_template, cls.block[0]) and match_mark(chat_template, cls.argument_start)
 
-    @abstractmethod
     def function(self, text: GrowingText) -> Reading[str]:
         """Read what is behind `function_start`; return the function's name, "" if this is no call."""
+        name = yield from text.take_while(_NAME)
+        return name if (yield from text.accept(self.name_end)) else ""
 
-    @abstractmethod
     def argument(self, text: GrowingText) -> Reading[str]:
         """Read what is between `argument_start` and the value; return the argument's name."""
+        key = yield from text.take_while(_NAME)
+        yield from text.accept(self.name_end)
+        return key
 
     def read(self, text: GrowingText) -> Reading[None]:
         """See `TextParser`."""
