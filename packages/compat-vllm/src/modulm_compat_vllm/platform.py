@@ -74,11 +74,6 @@ def adapted(plugin_class: type[VllmPlatform]) -> type[Platform]:
         raise Incompatible(f"{asked} has no {' and no '.join(missing)}. Each platform must say them: add them.")
     device_type = plugin_class.device_type
     base = built_in(device_type)
-    if base is None and not _says(plugin_class, "get_device_total_memory"):
-        raise Incompatible(
-            f"{asked} is for device_type={device_type!r} and does not say how much memory there is. modulm knows that "
-            f"of {' and '.join(PLATFORMS)} only. Add get_device_total_memory."
-        )
     said = {
         "name": plugin_class.device_name,
         "device_type": device_type,
@@ -132,8 +127,13 @@ class PlatformAdapter(Platform):
 
     def total_memory_bytes(self, index: int = 0) -> int:
         """See base class."""
-        if self._says("get_device_total_memory") or self._base is None:
+        if self._says("get_device_total_memory"):
             return int(self.plugin.get_device_total_memory(index))
+        if self._base is None:
+            raise Incompatible(
+                f"Platform {self.name!r} is for device_type={self.device_type!r} and does not say how much memory it "
+                f"has. modulm knows that of {' and '.join(PLATFORMS)} only. Add get_device_total_memory."
+            )
         return self._base.total_memory_bytes(index)
 
     def available_memory_bytes(self, index: int = 0) -> int:
