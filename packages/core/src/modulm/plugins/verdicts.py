@@ -11,7 +11,6 @@ import json
 import os
 import platform
 import sys
-import tempfile
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -87,6 +86,8 @@ def recall() -> Memory:
 
 def remember(memory: Memory) -> None:
     """Keep it for the next process. A cache folder that cannot be written is no error."""
+    import tempfile  # not for those who only read
+
     files, kept = _Files(), {}
     for record in discovery.records():
         if verdict := memory.verdicts.get(key(record)):
