@@ -23,6 +23,8 @@ ORDER = {
     "modulm.kernels": "for each weight the first that accepts it, in the platform's order",
     "modulm.models": "the first of the checkpoint's architectures that is there",
     "modulm.quantization": "what the checkpoint declares",
+    "modulm.reasoning_parsers": "by name: --reasoning-parser, where 'auto' goes by the model's chat template",
+    "modulm.tool_parsers": "by name: --tool-call-parser, where 'auto' goes by the model's chat template",
 }
 """How one is chosen, or all are used."""
 _UNASKED = "asked when a model is loaded"
