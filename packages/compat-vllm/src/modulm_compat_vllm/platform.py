@@ -78,6 +78,7 @@ def adapted(plugin_class: type[VllmPlatform]) -> type[Platform]:
         "name": plugin_class.device_name,
         "device_type": device_type,
         "kernels": base.kernels if base else (),
+        "attention_backends": base.attention_backends if base else (),
         "supported_dtypes": base.supported_dtypes if base else Platform.supported_dtypes,
     }
     return stand_in(PlatformAdapter, plugin_class, **said)

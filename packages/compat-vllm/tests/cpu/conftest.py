@@ -18,6 +18,12 @@ WORDS = list(string.ascii_lowercase)
 
 
 @pytest.fixture(scope="session")
+def examples():
+    """Where the examples are."""
+    return EXAMPLES
+
+
+@pytest.fixture(scope="session")
 def installed(tmp_path_factory):
     """A folder with the metadata of every example, as pip would write them; with the code, a value for PYTHONPATH."""
     folder, path = tmp_path_factory.mktemp("site"), []

@@ -1,5 +1,6 @@
 """Counts requests by how they ended, and serves all numbers of this package on port MY_METRICS_PORT."""
 
+import functools
 import os
 
 import prometheus_client
@@ -7,16 +8,16 @@ from vllm.config import VllmConfig
 from vllm.v1.metrics.loggers import StatLoggerBase
 from vllm.v1.metrics.stats import IterationStats, MultiModalCacheStats, SchedulerStats
 
+LABELS = ["model", "engine"]
+REQUESTS = prometheus_client.Counter("my_requests", "Requests that ended.", [*LABELS, "reason"])
+WAITING = prometheus_client.Gauge("my_waiting", "Requests that wait.", LABELS)
+
 
 class RequestLogger(StatLoggerBase):
     """In today's style."""
 
     def __init__(self, vllm_config: VllmConfig, engine_index: int = 0) -> None:
-        labels = {"model": vllm_config.model_config.served_model_name, "engine": str(engine_index)}
-        requests = prometheus_client.Counter("my_requests", "Requests that ended.", [*labels, "reason"])
-        waiting = prometheus_client.Gauge("my_waiting", "Requests that wait.", [*labels])
-        self.requests = lambda reason: requests.labels(*labels.values(), reason)
-        self.waiting = waiting.labels(*labels.values())
+        self.labels = (vllm_config.model_config.served_model_name, str(engine_index))
 
     def record(
         self,
@@ -27,11 +28,18 @@ class RequestLogger(StatLoggerBase):
     ) -> None:
         """Called after every step."""
         if scheduler_stats is not None:
-            self.waiting.set(scheduler_stats.num_waiting_reqs)
+            WAITING.labels(*self.labels).set(scheduler_stats.num_waiting_reqs)
         if iteration_stats is not None:
             for request in iteration_stats.finished_requests:
-                self.requests(str(request.finish_reason)).inc()
+                REQUESTS.labels(*self.labels, str(request.finish_reason)).inc()
 
     def log_engine_initialized(self) -> None:
         """Called once, when the engine is ready."""
-        prometheus_client.start_http_server(int(os.environ["MY_METRICS_PORT"]), addr="127.0.0.1")
+        if port := os.environ.get("MY_METRICS_PORT"):
+            serve(int(port))
+
+
+@functools.cache
+def serve(port: int) -> None:
+    """Start the server, once for all engines."""
+    prometheus_client.start_http_server(port, addr="127.0.0.1")

@@ -5,18 +5,20 @@ from vllm.config import VllmConfig
 from vllm.engine.metrics_types import Stats
 from vllm.v1.metrics.loggers import StatLoggerBase
 
+PROMPT_TOKENS = prometheus_client.Counter("my_prompt_tokens", "Prompt tokens.")
+GENERATION_TOKENS = prometheus_client.Counter("my_generation_tokens", "Tokens that were generated.")
+FIRST_TOKEN = prometheus_client.Histogram("my_first_token_seconds", "From arrival to the first token.")
+
 
 class TokenLogger(StatLoggerBase):
     """In the older style."""
 
     def __init__(self, vllm_config: VllmConfig, engine_index: int = 0) -> None:
-        self.prompt_tokens = prometheus_client.Counter("my_prompt_tokens", "Prompt tokens.")
-        self.generation_tokens = prometheus_client.Counter("my_generation_tokens", "Tokens that were generated.")
-        self.first_token = prometheus_client.Histogram("my_first_token_seconds", "From arrival to the first token.")
+        self.engine_index = engine_index
 
     def log(self, stats: Stats) -> None:  # type: ignore[override]
         """Called after every step."""
-        self.prompt_tokens.inc(stats.num_prompt_tokens_iter)
-        self.generation_tokens.inc(stats.num_generation_tokens_iter)
+        PROMPT_TOKENS.inc(stats.num_prompt_tokens_iter)
+        GENERATION_TOKENS.inc(stats.num_generation_tokens_iter)
         for seconds in stats.time_to_first_tokens_iter:
-            self.first_token.observe(seconds)
+            FIRST_TOKEN.observe(seconds)
