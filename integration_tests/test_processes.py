@@ -237,8 +237,8 @@ def test_the_table_has_every_group_and_no_other_process():
 @pytest.mark.parametrize(
     "words",
     [
-        ["plugins", "list", "--json"], ["plugins", "why", "witness"], ["plugins", "lock"],
-        ["env"], ["generate", "--help"], ["--version"],
+        ["plugins", "list", "--json"], ["plugins", "why", "witness"], ["env"],
+        ["generate", "--help"], ["--version"],
     ],
 )  # fmt: skip
 def test_a_command_that_runs_no_engine_loads_nothing(site, words, monkeypatch):
@@ -246,11 +246,11 @@ def test_a_command_that_runs_no_engine_loads_nothing(site, words, monkeypatch):
     assert site.command(*words) and site.events() == []
 
 
-def test_the_doctor_tries_each_plugin_in_a_process_of_its_own(site):
+def test_the_doctor_tries_plugins_in_processes_of_their_own(site):
     assert "none tried" in site.command("plugins", "doctor", "--no-import") and site.events() == []
     site.command("plugins", "doctor", "--fresh", status=1)  # some modules here hold nothing but notes
-    imports = [event["pid"] for event in site.events() if event["event"] == "import"]
-    assert len(imports) == len(set(imports)) == len(NOUNS)
+    tried = {event["module"] for event in site.events()}
+    assert len(tried) == len(NOUNS) and {tuple(event["argv"]) for event in site.events()} == {("-c",)}
 
 
 def test_generate(site):
