@@ -8,6 +8,7 @@ from vllm.utils.import_utils import resolve_obj_by_qualname
 from modulm.plugins.families import PLATFORM, STAT_LOGGER, check
 from modulm.plugins.registry import registry
 from modulm_testkit.lora import LoRAResolverConformance
+from modulm_testkit.model import ModelConformance
 from modulm_testkit.platform import PlatformConformance
 from modulm_testkit.stat_logger import StatLoggerConformance
 
@@ -28,6 +29,14 @@ class TestPlatform(PlatformConformance):
     @pytest.fixture
     def platform_class(self):
         return check(PLATFORM, "The example", resolve_obj_by_qualname("my_platform.platform.MyPlatform"))
+
+
+class TestModel(ModelConformance):
+    folder = "custom_llama"
+
+    @pytest.fixture
+    def model_class(self):
+        return check("modulm.models", "The example", resolve_obj_by_qualname("custom_llama.model.MyCustomLlama"))
 
 
 class TestStatLogger(StatLoggerConformance):
