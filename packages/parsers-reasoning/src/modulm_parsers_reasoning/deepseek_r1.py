@@ -1,10 +1,10 @@
-"""`<think>...</think>` with the first tag often in the prompt: DeepSeek R1, its distillations, QwQ.
+"""`<think>...</think>` with the first tag often in the prompt: DeepSeek R1, QwQ, OLMo 3, Step 3, MiniMax M2.
 
-Source: DeepSeek-R1's chat template, which ends in `<think>` and cuts past answers at `</think>`.
+Source: their chat templates, which end in `<think>` and cut past answers at `</think>`.
 """
 
 from modulm.interfaces.parsers import TokenizerView
-from modulm.interfaces.support import Accepted, Rejected, Support
+from modulm.interfaces.support import Rejected, Support
 from modulm_parsers_reasoning.tagged import TaggedReasoningParser
 
 
@@ -17,7 +17,7 @@ class DeepSeekR1ReasoningParser(TaggedReasoningParser):
 
     @classmethod
     def matches(cls, tokenizer: TokenizerView, chat_template: str) -> Support:
-        """See `ResponseParser`."""
-        if cls.end_marker not in chat_template or "enable_thinking" in chat_template:
-            return Rejected(f"the chat template has no {cls.end_marker}, or a switch for it")
-        return Accepted(f"the chat template has {cls.end_marker}, and no switch for it")
+        """See `ResponseParser`; where a switch is, `qwen3` reads what comes."""
+        if "enable_thinking" in chat_template:
+            return Rejected("the chat template has a switch for thinking")
+        return super().matches(tokenizer, chat_template)

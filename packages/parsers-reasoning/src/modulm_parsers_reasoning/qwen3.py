@@ -1,11 +1,11 @@
-"""`<think>...</think>`, written by the model itself and switched by `enable_thinking`: Qwen 3.
+"""`<think>...</think>`, written by the model itself and switched by the template: Qwen 3, DeepSeek V3.1, GLM 4.5, MiMo.
 
-Source: Qwen3's chat template: with `enable_thinking=false` it writes an empty pair of tags into the prompt; that of
-the thinking-only models of July 2025 ends in `<think>`.
+Source: their chat templates. Without thinking they write an end tag into the prompt, or an empty pair; those of models
+that always think end in `<think>`.
 """
 
 from modulm.interfaces.parsers import TokenizerView
-from modulm.interfaces.support import Accepted, Rejected, Support
+from modulm.interfaces.support import Rejected, Support
 from modulm_parsers_reasoning.tagged import TaggedReasoningParser
 
 
@@ -14,11 +14,10 @@ class Qwen3ReasoningParser(TaggedReasoningParser):
 
     start_marker, end_marker = "<think>", "</think>"
     special_tokens = (start_marker, end_marker)
-    starts_open = False
 
     @classmethod
     def matches(cls, tokenizer: TokenizerView, chat_template: str) -> Support:
-        """See `ResponseParser`."""
-        if cls.end_marker not in chat_template or "enable_thinking" not in chat_template:
-            return Rejected(f"the chat template has no {cls.end_marker} that 'enable_thinking' switches")
-        return Accepted(f"the chat template has {cls.end_marker}, switched by 'enable_thinking'")
+        """See `ResponseParser`; where no switch is, `deepseek_r1` reads what comes."""
+        if not any(switch in chat_template for switch in ("enable_thinking", "if thinking", "not thinking")):
+            return Rejected("the chat template has no switch for thinking")
+        return super().matches(tokenizer, chat_template)

@@ -5,9 +5,15 @@ import pytest
 from modulm.interfaces.parsers import ResponseContext, collect
 from modulm.interfaces.support import Accepted, Rejected
 from modulm_parsers_reasoning.deepseek_r1 import DeepSeekR1ReasoningParser
+from modulm_parsers_reasoning.granite import GraniteReasoningParser
+from modulm_parsers_reasoning.kimi_k2 import KimiK2ReasoningParser
+from modulm_parsers_reasoning.mistral import MistralReasoningParser
 from modulm_parsers_reasoning.qwen3 import Qwen3ReasoningParser
+from modulm_parsers_reasoning.seed_oss import SeedOSSReasoningParser
 
 R1, QWEN3 = DeepSeekR1ReasoningParser, Qwen3ReasoningParser
+V31_ON, V31_OFF = (ResponseContext(prompt=f"<｜User｜>hi<｜Assistant｜>{tag}") for tag in ("<think>", "</think>"))
+GRANITE = "Here is my thought process: hm. Here is my response: yes"
 OPEN = ResponseContext(prompt="<｜User｜>hi<｜Assistant｜><think>\n")
 CLOSED = ResponseContext(prompt="<|im_start|>assistant\n<think>\n\n</think>\n\n")
 PLAIN = ResponseContext(prompt="<|im_start|>user\nwhat is <think>?<|im_end|>\n<|im_start|>assistant\n")
@@ -34,6 +40,17 @@ CASES = [
     (QWEN3, CLOSED, " y", "", " y"),
     (QWEN3, PLAIN, "<think></think>y", "", "y"),
     (QWEN3, PLAIN, "<think>ä 😊</think>Größe", "ä 😊", "Größe"),
+    (QWEN3, V31_ON, "x</think>y", "x", "y"),
+    (QWEN3, V31_OFF, "y", "", "y"),
+    (KimiK2ReasoningParser, PLAIN, "<think>x</think>y", "x", "y"),
+    (KimiK2ReasoningParser, PLAIN, "<think>x<|tool_calls_section_begin|>y", "x", "<|tool_calls_section_begin|>y"),
+    (MistralReasoningParser, PLAIN, "[THINK]x[y][/THINK]z", "x[y]", "z"),
+    (MistralReasoningParser, PLAIN, "z", "", "z"),
+    (SeedOSSReasoningParser, PLAIN, "<seed:think>x</seed:think>y", "x", "y"),
+    (SeedOSSReasoningParser, PLAIN, "x</seed:think>y", "x", "y"),
+    (GraniteReasoningParser, PLAIN, GRANITE, " hm. ", " yes"),
+    (GraniteReasoningParser, PLAIN, GRANITE.replace("Here is", "Here's"), " hm. ", " yes"),
+    (GraniteReasoningParser, PLAIN, "Here is my answer.", "", "Here is my answer."),
 ]
 
 
@@ -63,8 +80,13 @@ def test_thinking_is_told_as_it_comes_and_a_tag_never():
 def test_the_template_tells_the_format():
     r1 = "{% if '</think>' in content %}{% set content = content.split('</think>')[-1] %}{% endif %}<think>\n"
     qwen3 = "{% if enable_thinking is false %}<think>\n\n</think>\n\n{% endif %}"
-    for parser, template in ((R1, r1), (QWEN3, qwen3)):
+    others = {
+        KimiK2ReasoningParser: "<|tool_calls_section_begin|></think>",
+        MistralReasoningParser: "[THINK][/THINK]",
+        SeedOSSReasoningParser: "<seed:think></seed:think>",
+        GraniteReasoningParser: "after 'Here is my thought process:' and",
+    }
+    for parser, template in {R1: r1, QWEN3: qwen3, **others}.items():
         assert isinstance(parser.matches(None, template), Accepted)
-        other = qwen3 if template is r1 else r1
-        assert isinstance(parser.matches(None, other), Rejected)
         assert isinstance(parser.matches(None, "{{ messages }}"), Rejected)
+    assert isinstance(R1.matches(None, qwen3), Rejected) and isinstance(QWEN3.matches(None, r1), Rejected)

@@ -259,8 +259,9 @@ def _lost(text: str, parsed: Parsed, marks: Sequence[str]) -> str:
     if doubled := has - had:
         return f"{''.join(doubled.elements())!r} is reported and is not there"
     left = had - has
+    counted = [Counter("".join(mark.split())) for mark in sorted(marks, key=len, reverse=True)]
     while left:
-        mark = next((Counter(one) for one in sorted(marks, key=len, reverse=True) if Counter(one) <= left), None)
+        mark = next((one for one in counted if one <= left), None)
         if mark is None:
             return f"{''.join(left.elements())!r} is lost"
         left -= mark
