@@ -78,7 +78,8 @@ class NativeProgram:
         if len(self._logits) < count:
             self._logits = np.empty((count, self._vocab_size), np.float32)
         out = self._logits[:count]
-        self._program.logits(index, out)
+        if count:
+            self._program.logits(index, out)
         return out
 
     @property

@@ -6,6 +6,7 @@ from modulm_kernels_cpu.attention import CPUAttention
 from modulm_kernels_cpu.provider import CPUKernels
 from modulm_testkit.attention import AttentionConformance
 from modulm_testkit.kernels import KernelConformance
+from modulm_testkit.program import ProgramConformance
 from modulm_testkit.sampling import SamplingConformance
 
 
@@ -16,6 +17,14 @@ class TestCPUAttention(AttentionConformance):
 
 
 class TestCPUKernels(KernelConformance):
+    @pytest.fixture
+    def provider(self):
+        return CPUKernels
+
+
+class TestCPUPrograms(ProgramConformance):
+    backend = CPUAttention
+
     @pytest.fixture
     def provider(self):
         return CPUKernels

@@ -16,9 +16,10 @@ import torch
 from modulm.config import ModelConfig
 from modulm.errors import CheckpointError
 from modulm.interfaces.attention import BatchLayout
+from modulm.interfaces.kernels import PackedWeight
 from modulm.interfaces.model import ForwardBatch
 from modulm.interfaces.program import Graph
-from modulm.interfaces.quantization import Dense
+from modulm.interfaces.quantization import Dense, Weight
 from modulm.nn.attention import Attention
 from modulm.nn.rotary import SEQUENCE_LENGTHS
 from modulm.reference.attention_torch import TorchAttention
@@ -70,7 +71,46 @@ class Tensors:
 
     def _pack(self, data: torch.Tensor) -> Any:
         weight = Dense(out_features=data.shape[0], in_features=data.shape[1], data=data.numpy())
-        return TorchKernels().pack(weight, "cpu", self._dtype)
+        return KeptWeight(weight, TorchKernels().pack(weight, "cpu", self._dtype))
+
+
+class RandomTensors(Tensors):
+    """Numbers at scales at which they matter, drawn when they are asked for; it has whatever is asked for."""
+
+    def __init__(self, seed: int = 0) -> None:
+        super().__init__({})
+        self._generator = torch.Generator().manual_seed(seed)
+
+    def has(self, name: str) -> bool:
+        """See `WeightSource`; experts are not stacked here."""
+        return ".experts.gate_up_proj" not in name
+
+    def _float32(self, name: str, shape: tuple[int, ...]) -> torch.Tensor:
+        noise = torch.randn(shape, generator=self._generator)
+        if "norm" in name:
+            return 1 + 0.3 * noise
+        return 0.3 * noise if len(shape) == 1 or "embed" in name else noise * 1.5 / shape[-1] ** 0.5
+
+
+@dataclass
+class KeptWeight:
+    """Core's packed weight, with what it was packed from."""
+
+    weight: Weight
+    packed: PackedWeight
+
+    def linear(self, x: torch.Tensor) -> torch.Tensor:
+        """See `PackedWeight`."""
+        return self.packed.linear(x)
+
+    def rows(self, index: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """See `PackedWeight`."""
+        return self.packed.rows(index, dtype)
+
+    @property
+    def size_bytes(self) -> int:
+        """See `PackedWeight`."""
+        return self.packed.size_bytes
 
 
 @dataclass
@@ -95,7 +135,7 @@ class Stepper:
     Args:
         model_class: A `CausalLM`.
         hf: config.json's contents.
-        tensors: Those of the checkpoint, by name.
+        tensors: Those of the checkpoint, by name, or a source of them.
         recorded: Whether its recorded graph, written out and read back, runs beside it and must give the same bits.
 
     Attributes:
@@ -107,13 +147,14 @@ class Stepper:
         self,
         model_class: Any,
         hf: Mapping[str, Any],
-        tensors: Mapping[str, torch.Tensor],
+        tensors: Mapping[str, torch.Tensor] | Tensors,
         *,
         dtype: str = "float32",
         num_blocks: int = 160,
         recorded: bool = False,
     ) -> None:
-        self.model, self.source = built(model_class, hf, dtype), Tensors(tensors, dtype)
+        self.model = built(model_class, hf, dtype)
+        self.source = tensors if isinstance(tensors, Tensors) else Tensors(tensors, dtype)
         fill(self.model, self.source)
         self.layers = [module for module in self.model.modules() if isinstance(module, Attention)]
         self.backend, self.caches = TorchAttention(), {}
@@ -121,14 +162,14 @@ class Stepper:
             layer.bind(self.backend)
             shape = TorchAttention.kv_cache_shape(num_blocks, BLOCK, layer.spec.num_kv_heads, layer.spec.head_size)
             self.caches[layer.name] = torch.full(shape, torch.nan)
-        self.windows = {layer.spec.sliding_window for layer in self.layers}
+        self.windows = list(dict.fromkeys(layer.spec.sliding_window for layer in self.layers))
         self.interpreter = None
         self.recorded_caches = {name: cache.clone() for name, cache in self.caches.items()} if recorded else {}
         if recorded:
-            recording = trace(self.model)
-            self.graph = Graph.from_dict(json.loads(json.dumps(recording.graph.to_dict())))
+            self.recording = trace(self.model)
+            self.graph = Graph.from_dict(json.loads(json.dumps(self.recording.graph.to_dict())))
             backends: dict[str, Any] = dict.fromkeys(self.caches, self.backend)
-            self.interpreter = GraphInterpreter(self.graph, recording.weights, recording.tensors, backends)
+            self.interpreter = GraphInterpreter(self.graph, self.recording.weights, self.recording.tensors, backends)
         self.free = list(range(1, num_blocks))
         random.Random(1).shuffle(self.free)
 
@@ -139,7 +180,8 @@ class Stepper:
                 table = sequence.tables.setdefault(window, [])
                 while len(table) * BLOCK < sequence.start + count:
                     table.append(self.free.pop())
-        plans = {window: self.backend.plan(self._layout(work, window), _CPU) for window in self.windows}
+        self.layouts = {window: self._layout(work, window) for window in self.windows}
+        plans = {window: self.backend.plan(layout, _CPU) for window, layout in self.layouts.items()}
         lengths = [max(s.known, s.start + count) for s, count in work for _ in range(count)]
         batch = ForwardBatch(
             positions=torch.tensor([position for s, count in work for position in range(s.start, s.start + count)]),
@@ -152,14 +194,15 @@ class Stepper:
         with torch.inference_mode():
             hidden = self.model(tokens, batch)
             logits: torch.Tensor = self.model.compute_logits(hidden)
-            self._interpret(tokens, batch, hidden, logits)
+            self.observe(tokens, batch, hidden, logits)
         for sequence, count in work:
             sequence.start += count
             if release:
                 self._release(sequence)
         return list(logits.split([count for _, count in work]))
 
-    def _interpret(self, tokens: torch.Tensor, batch: ForwardBatch, hidden: torch.Tensor, logits: torch.Tensor) -> None:
+    def observe(self, tokens: torch.Tensor, batch: ForwardBatch, hidden: torch.Tensor, logits: torch.Tensor) -> None:
+        """See what a step gave: the recorded graph must give the same."""
         if self.interpreter is not None:
             inputs = {"token_ids": tokens, "positions": batch.positions, **batch.extra}
             found = self.interpreter.forward(inputs, self.recorded_caches, batch.metadata)

@@ -6,7 +6,7 @@ from checks import MutantChecks
 
 
 class TestMutants(MutantChecks):
-    contracts = ("attention", "kernels", "logits", "model", "platform")
+    contracts = ("attention", "kernels", "logits", "model", "platform", "program")
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -19,12 +19,11 @@ def test_the_example_passes(pytester, monkeypatch):
     result.assert_outcomes(passed=17, skipped=1)
 
 
+TENSORS = ("attention", "kernels", "logits", "model", "platform", "program")
 ROWS = re.findall(r"^\| `([\w.]+)` \| `(\w+)\.(\w+)` \| `(\w+)`", README, re.M)
 
 
-@pytest.mark.parametrize(
-    "row", [row for row in ROWS if row[1] not in ("attention", "kernels", "logits", "model", "platform")]
-)
+@pytest.mark.parametrize("row", [row for row in ROWS if row[1] not in TENSORS])
 def test_the_table_is_true(row):
     group, module, name, fixture = row
     from modulm.interfaces import VERSIONS
