@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from modulm.config import EngineConfig
+from modulm.interfaces.attention import AttentionSpec
 from modulm.interfaces.platform import Platform
 from modulm.interfaces.support import Accepted, Rejected
 from modulm_testkit.suite import Conformance, ask_for
@@ -66,8 +67,9 @@ class PlatformConformance(Conformance):
             assert platform.default_dtype(stored) in platform.supported_dtypes, stored
 
     def test_names_what_serves_it(self, platform: Platform) -> None:
-        """`attention_backends` and `kernels` are names, best first, none twice; each has one to fall back on."""
-        for names in (platform.attention_backends, platform.kernels):
+        """`attention_backends` (also those for a layer) and `kernels` are names, best first, none twice; never none."""
+        spec = AttentionSpec(num_heads=4, num_kv_heads=2, head_size=64, scale=0.125, device_type=platform.device_type)
+        for names in (platform.attention_backends, platform.attention_backends_for(spec), platform.kernels):
             assert isinstance(names, tuple | list), f"{names!r} is no sequence of names"
             assert names, "automatic choice needs a name"
             assert all(isinstance(name, str) and name for name in names)
