@@ -9,7 +9,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, ClassVar
 
-import msgspec
 import numpy as np
 import pytest
 import torch
@@ -17,7 +16,7 @@ import torch
 from modulm.errors import Unsupported
 from modulm.interfaces.attention import AttentionBackend
 from modulm.interfaces.kernels import KernelProvider, PackedWeight
-from modulm.interfaces.program import Embedding
+from modulm.interfaces.program import Embedding, Graph
 from modulm.interfaces.quantization import Dense
 from modulm.models.index import ARCHITECTURES
 from modulm_testkit import steps
@@ -161,7 +160,7 @@ class _Beside(Stepper):
             self.recorded_caches[name] = poisoned(shape, "float32")
         embeddings = {op.weight for op in self.graph.forward.ops if isinstance(op, Embedding)}
         self.program = provider.program(
-            msgspec.structs.replace(self.graph, layers=layers),
+            Graph(**{**_fields(self.graph), "layers": layers}),
             weights={
                 name: _packed(provider, weight, 1 if name in embeddings else num_parts)
                 for name, weight in self.recording.weights.items()
@@ -181,6 +180,10 @@ class _Beside(Stepper):
         assert found.dtype == np.float32
         error = float(np.abs(found - wanted).max() / wanted.std())
         assert error <= _ERROR, f"logits differ by {error:.1e} of their spread, allowed {_ERROR:.0e}"
+
+
+def _fields(graph: Graph) -> dict[str, Any]:
+    return {name: getattr(graph, name) for name in graph.__struct_fields__}
 
 
 def _packed(provider: KernelProvider, kept: Any, num_parts: int) -> list[PackedWeight]:
