@@ -19,24 +19,14 @@ from modulm.interfaces.model import ForwardBatch
 from modulm.nn.traced import Traced, refuse
 
 
-class VllmCausalLM(nn.Module):
-    """In front of a model class of modulm's, gives it vLLM's constructor and methods."""
+class VllmDecoder(nn.Module):
+    """In front of a decoder (embedding, layers, norm), gives it vLLM's `forward`, which plugins call as well."""
 
-    config: Any
-    model: Any
-
-    def __init__(self, *, vllm_config: VllmConfig, prefix: str = "") -> None:
-        super().__init__(modulm_view(vllm_config))
-        self.config = vllm_config.model_config.hf_config
-
-    @classmethod
-    def modulm_class(cls) -> type:
-        """Return what stands for this class in modulm's registries."""
-        return adapted(cls)  # type: ignore[arg-type]
+    embed: Any
 
     def embed_input_ids(self, input_ids: torch.Tensor) -> torch.Tensor:
         """Return what enters the first layer."""
-        found: torch.Tensor = self.model.embed(input_ids)
+        found: torch.Tensor = self.embed(input_ids)
         return found
 
     def forward(
@@ -50,7 +40,44 @@ class VllmCausalLM(nn.Module):
         if intermediate_tensors is not None:
             raise NotImplementedError("intermediate_tensors are of pipeline parallelism, which modulm does not have.")
         batch = get_forward_context().batch_at(positions)
-        found: torch.Tensor = self.model(input_ids, batch, inputs_embeds)
+        return super().forward(input_ids, batch, inputs_embeds)
+
+
+@functools.cache
+def _decoder(ours: type[Any]) -> type:
+    return type(ours.__name__, (VllmDecoder, ours), {"__module__": ours.__module__})
+
+
+class VllmCausalLM(nn.Module):
+    """In front of a model class of modulm's, gives it vLLM's constructor and methods."""
+
+    config: Any
+    model: Any
+
+    def __init__(self, *, vllm_config: VllmConfig, prefix: str = "") -> None:
+        super().__init__(modulm_view(vllm_config))
+        self.model.__class__ = _decoder(type(self.model))  # type: ignore[arg-type]
+        self.config = vllm_config.model_config.hf_config
+
+    @classmethod
+    def modulm_class(cls) -> type:
+        """Return what stands for this class in modulm's registries."""
+        return adapted(cls)  # type: ignore[arg-type]
+
+    def embed_input_ids(self, input_ids: torch.Tensor) -> torch.Tensor:
+        """Return what enters the first layer."""
+        found: torch.Tensor = self.model.embed_input_ids(input_ids)
+        return found
+
+    def forward(
+        self,
+        input_ids: torch.Tensor | None,
+        positions: torch.Tensor,
+        intermediate_tensors: Any = None,
+        inputs_embeds: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Return hidden states [num_tokens, hidden_size] after the final norm."""
+        found: torch.Tensor = self.model(input_ids, positions, intermediate_tensors, inputs_embeds)
         return found
 
     def compute_logits(self, hidden_states: torch.Tensor) -> torch.Tensor:

@@ -138,35 +138,41 @@ def test_a_plugin_may_change_what_its_base_class_is_made_from(tiny_config):
     assert tiny_config.hf["num_hidden_layers"] == 1
 
 
-class Recorder(torch.nn.Module):
-    def __init__(self, seen):
-        super().__init__()
-        self.seen = seen
-
-    def forward(self, ids, batch, embeds):
-        self.seen.update(ids=ids, positions=batch.positions, embeds=embeds)
-        return embeds
-
-
-def test_positions_and_embeddings_that_a_plugin_changes_are_used(tiny_config):
+@pytest.mark.parametrize("call", ["super", "model"])
+def test_positions_and_embeddings_that_a_plugin_changes_are_used(tiny_config, monkeypatch, call):
     from vllm.forward_context import get_forward_context
     from vllm.model_executor.models.llama import LlamaForCausalLM
 
     from modulm.interfaces.model import ForwardBatch
+    from modulm.models.llama import Decoder
 
     seen = {}
 
     class Shifted(LlamaForCausalLM):
         def forward(self, input_ids, positions, intermediate_tensors=None, inputs_embeds=None):
             seen["metadata"] = get_forward_context().attn_metadata
-            return super().forward(None, positions + 5, inputs_embeds=torch.full((1, 8), 2.0))
+            inner = super().forward if call == "super" else self.model
+            return inner(None, positions + 5, inputs_embeds=torch.full((1, 8), 2.0))
+
+    def record(self, token_ids, batch, embeds=None):
+        seen.update(ids=token_ids, positions=batch.positions, embeds=embeds)
 
     with torch.device("meta"):
         model = Shifted.modulm_class()(tiny_config)
-    model.model = Recorder(seen)
+    monkeypatch.setattr(Decoder, "forward", record)
     batch = ForwardBatch(positions=torch.tensor([7]), kv_caches={}, metadata={"layer": "plan"}, max_seq_len=8)
     model.forward(torch.tensor([3]), batch)
     assert (seen["ids"], seen["positions"].tolist(), seen["embeds"].tolist()) == (None, [12], [[2.0] * 8])
     assert seen["metadata"] == {"layer": "plan"}
     with pytest.raises(RuntimeError, match="No forward pass is being computed here"):
         get_forward_context()
+
+
+def test_embeddings_are_those_that_the_first_layer_gets(tiny_config, monkeypatch):
+    from vllm.model_executor.models.llama import LlamaForCausalLM
+
+    model = LlamaForCausalLM.modulm_class()(tiny_config)
+    monkeypatch.setattr(model.model.embed_tokens, "forward", lambda ids: ids[:, None] * torch.ones(8))
+    assert model.embed_input_ids(torch.tensor([3, 4])).tolist() == [[3.0] * 8, [4.0] * 8]
+    with pytest.raises(NotImplementedError, match="pipeline parallelism, which modulm does not have"):
+        model.model(torch.tensor([3]), torch.tensor([0]), intermediate_tensors={})
