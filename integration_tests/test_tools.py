@@ -38,6 +38,10 @@ class House(TextParser, ToolParser):
             index += 1
 registry("modulm.tool_parsers").register("house", House)
 """
+TEMPLATE = """{%- for message in messages %}<|im_start|>{{ message.role }}
+{% if message.tool_calls %}<tool_call>{% endif %}{{ message.content }}<|im_end|>
+{% endfor %}<|im_start|>assistant
+"""
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "integer"}}}
 TOOLS = [{"type": "function", "function": {"name": name, "parameters": SCHEMA}} for name in ("get_weather", "now")]
 CHAT = {"model": "smol", "messages": [{"role": "user", "content": "Weather in Zürich?"}], "tools": TOOLS}
@@ -83,10 +87,13 @@ class Server:
 @pytest.fixture(scope="module", params=["house", "hermes"])
 def serving(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp(request.param)
-    options = [f"--tool-call-parser={request.param}", "--reasoning-parser=qwen3"]
+    options = ["--reasoning-parser=qwen3"]
     if request.param == "house":
         (folder / "house.py").write_text(HOUSE)
-        options.append(f"--tool-parser-plugin={folder / 'house.py'}")
+        options += ["--tool-call-parser=house", f"--tool-parser-plugin={folder / 'house.py'}"]
+    else:
+        (folder / "chat.jinja").write_text(TEMPLATE)
+        options += ["--tool-call-parser=auto", f"--chat-template={folder / 'chat.jinja'}"]
     server = Server(folder, *options)
     assert server.process.poll() is None, "".join(server.log)
     with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none") as client:
@@ -134,12 +141,13 @@ def test_what_the_model_says_itself_is_content(serving):
     assert answer.content and answer.tool_calls is None
 
 
-def test_both_processes_know_the_parser_file(serving):
+def test_both_processes_know_the_parser_file_and_the_log_says_what_was_chosen(serving):
     server, _, calls = serving
     records = json.loads(urllib.request.urlopen(server.url + "/v1/plugins", timeout=10).read())["data"]
     found = {record["process"] for record in records if record["name"].endswith("house.py")}
     assert found == ({"engine", "frontend"} if calls == TEXTS["house"] else set())
-    assert any("modulm.tool_parsers=" in line for line in server.log)
+    chosen = "house (asked for)" if calls == TEXTS["house"] else "hermes (the chat template has <tool_call>; not "
+    assert any(f"Chosen: modulm.tool_parsers={chosen}" in line for line in server.log), server.log
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from modulm.config import EngineConfig, ModelConfig
 from modulm.frontend.parse import Parse
 from modulm.frontend.stat_loggers import Factory, StatLoggers, logged_config
 from modulm.frontend.streams import Streams
-from modulm.launch import Serving, launch_thread, name_plugins
+from modulm.launch import Serving, explained, launch_thread, name_plugins
 from modulm.outputs import Health, RequestOutput
 from modulm.plugins import discovery
 from modulm.plugins.bootstrap import load_records
@@ -148,7 +148,8 @@ class AsyncLLM:
 
     def describe(self) -> dict[str, Any]:
         """Return what this engine is made of, as `LLM.explain` does."""
-        return self._serving.ready.explained
+        made = self._serving.ready.explained
+        return {**made, "choices": made["choices"] + explained(self.parsers.choices)}
 
     def plugin_records(self) -> list[dict[str, Any]]:
         """Return the load records as plain data, each with the `process` it is of: "engine" or "frontend".

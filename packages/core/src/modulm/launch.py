@@ -7,7 +7,7 @@ processes.
 
 import dataclasses
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,7 @@ from modulm.frontend.tokenizer import Tokenizer
 from modulm.interfaces.support import Rejected, Support
 from modulm.log import logger
 from modulm.plugins.bootstrap import bootstrap, load_records
-from modulm.plugins.choose import make
+from modulm.plugins.choose import Choice, make
 from modulm.plugins.hooks import load_logits_processors
 from modulm.plugins.report import as_objects, loaded_line
 from modulm.reference.host_memory import give_back_freed
@@ -147,11 +147,15 @@ def made_of(resolution: Resolution, worker: Worker) -> Ready:
 
 def explain(resolution: Resolution, worker: Worker) -> dict[str, Any]:
     """Return every choice with each candidate's answer, and the worker's figures, as plain data."""
-    choices = [
+    return {"choices": explained(resolution.choices), "worker": worker.describe()}
+
+
+def explained(choices: Iterable[Choice]) -> list[dict[str, Any]]:
+    """Return choices as plain data."""
+    return [
         {"family": choice.family, "chosen": choice.name, "candidates": [_answer(*entry) for entry in choice.trace]}
-        for choice in resolution.choices
+        for choice in choices
     ]
-    return {"choices": choices, "worker": worker.describe()}
 
 
 def _answer(name: str, answer: Support) -> dict[str, Any]:

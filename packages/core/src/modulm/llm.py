@@ -11,7 +11,7 @@ from typing import Any
 from modulm.config import EngineConfig, ModelConfig
 from modulm.errors import EngineError, RequestError
 from modulm.frontend.mailboxes import Mailboxes
-from modulm.launch import Launched, Progress, explain, launch
+from modulm.launch import Launched, Progress, explain, explained, launch
 from modulm.outputs import RequestOutput
 from modulm.plugins.bootstrap import load_records
 from modulm.sampling_params import RequestOutputKind, SamplingParams
@@ -110,7 +110,8 @@ class LLM:
 
     def explain(self) -> dict[str, Any]:
         """Return what this engine is made of: every choice with each candidate's answer, and the worker's figures."""
-        return explain(self._launched.resolution, self._launched.worker)
+        made = explain(self._launched.resolution, self._launched.worker)
+        return {**made, "choices": made["choices"] + explained(self._frontend.parsers.choices)}
 
     def plugins_used(self) -> list[str]:
         """Return the plugin packages that were loaded, with versions; core's own parts are not counted."""

@@ -61,7 +61,7 @@ class Frontend:
         self._chat_template = chat_template or config.chat_template
         if self._chat_template is not None:
             _ = self._renderer  # a template of the user's is checked at once
-        self.parsers = Parsers.of(config, tokenizer, lambda: self._renderer.templates)
+        self.parsers = Parsers(config, tokenizer, lambda: self._renderer.templates)
         self._admission = Admission(
             Limits.of(config, model_config), tokenizer, self.eos_token_ids, tuple(logits_processors)
         )

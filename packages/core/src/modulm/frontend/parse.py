@@ -27,7 +27,7 @@ from modulm.interfaces.parsers import (
 from modulm.interfaces.support import Accepted, Support
 from modulm.log import logger
 from modulm.plugins import refs
-from modulm.plugins.choose import choose
+from modulm.plugins.choose import Choice, choose
 from modulm.plugins.families import NOUNS
 from modulm.plugins.registry import registry
 from modulm.sampling_params import SamplingParams
@@ -59,34 +59,39 @@ def check_parsers(config: EngineConfig) -> None:
 
 
 class Parsers:
-    """What reads the responses of one server; either may be None."""
+    """What reads the responses of one server: those that the configuration names, for "auto" by the chat templates.
 
-    def __init__(
-        self, tokenizer: Tokenizer, tool: type[ToolParser] | None, reasoning: type[ReasoningParser] | None
-    ) -> None:
-        self.tool = tool
-        self.reasoning = reasoning
+    Raises `PluginError`, or `ConfigError` for "auto" without a template.
+
+    Attributes:
+        tool, reasoning: Either may be None.
+        choices: How they were chosen.
+    """
+
+    def __init__(self, config: EngineConfig, tokenizer: Tokenizer, templates: Callable[[], Any]) -> None:
         self._tokenizer = tokenizer
+        self.choices: list[Choice] = []
+        self.tool: type[ToolParser] | None = self._chosen(TOOLS, config.tool_call_parser, templates)
+        self.reasoning: type[ReasoningParser] | None = self._chosen(REASONING, config.reasoning_parser, templates)
 
-    @classmethod
-    def of(cls, config: EngineConfig, tokenizer: Tokenizer, templates: Callable[[], Any]) -> "Parsers":
-        """Choose those that the configuration names; for "auto" by the chat templates. Raises `PluginError`."""
+    def _chosen(self, family: str, name: str | None, templates: Callable[[], Any]) -> Any:
+        if name is None:
+            return None
+        found = templates() if name == "auto" else None
+        template = "\n".join(found.values()) if isinstance(found, dict) else found or ""
+        if name == "auto" and not template:
+            raise ConfigError(
+                f"{NOUNS[family]} 'auto' is refused: the model has no chat template to tell by. Name one."
+            )
 
-        def chosen(family: str, name: str | None) -> Any:
-            if name is None:
-                return None
-            found = templates() if name == "auto" else None
-            template = "\n".join(found.values()) if isinstance(found, dict) else found or ""
-            if name == "auto" and not template:
-                raise ConfigError(f"{NOUNS[family]} 'auto' is refused: the model has no chat template to tell by.")
+        def ask(parser: type[ResponseParser]) -> Support:
+            parser(ResponseContext(tokenizer=self._tokenizer))  # what cannot be built must not serve
+            return parser.matches(self._tokenizer, template) if name == "auto" else Accepted()
 
-            def ask(parser: type[ResponseParser]) -> Support:
-                parser(ResponseContext(tokenizer=tokenizer))  # what cannot be built must not serve
-                return parser.matches(tokenizer, template) if name == "auto" else Accepted()
-
-            return choose(family, name, registry(family).names(), ask).value
-
-        return cls(tokenizer, chosen(TOOLS, config.tool_call_parser), chosen(REASONING, config.reasoning_parser))
+        references = registry(family).references
+        aliases_last = sorted(references, key=lambda each: (each not in str(references[each]), each))
+        self.choices.append(choose(family, name, aliases_last, ask))
+        return self.choices[-1].value
 
     def begin(
         self, parse: Parse | None, prompt: Prompt, params: SamplingParams

@@ -221,11 +221,13 @@ def test_what_is_not_there_stops_the_start(monkeypatch):
 
 def test_automatic_choice_goes_by_the_template(parsers, bpe):
     config = EngineConfig(model="m", tool_call_parser="auto")
-    assert Parsers.of(config, bpe, lambda: {"default": "x", "tool_use": "say <call>"}).tool is Bare
-    with pytest.raises(Unsupported, match="No tool parser can serve here. Asked: bare: it does not say which"):
-        Parsers.of(config, bpe, lambda: "say nothing")
+    found = Parsers(config, bpe, lambda: {"default": "x", "tool_use": "say <call>"})
+    assert found.tool is Bare and found.reasoning is None
+    assert [choice.name for choice in found.choices] == ["bare"]
+    with pytest.raises(Unsupported, match="No tool parser can serve here. Asked: .*bare: it does not say which"):
+        Parsers(config, bpe, lambda: "say nothing")
     with pytest.raises(ConfigError, match="Tool parser 'auto' is refused: the model has no chat template"):
-        Parsers.of(config, bpe, lambda: None)
+        Parsers(config, bpe, lambda: None)
 
 
 def test_a_parser_that_cannot_be_built_stops_the_start(parsers, bpe):
@@ -235,4 +237,4 @@ def test_a_parser_that_cannot_be_built_stops_the_start(parsers, bpe):
 
     registry("modulm.tool_parsers").register("unbuilt", Unbuilt)
     with pytest.raises(Broken, match="Tool parser 'unbuilt' is installed but broken: .* raised KeyError"):
-        Parsers.of(EngineConfig(model="m", tool_call_parser="unbuilt"), bpe, lambda: None)
+        Parsers(EngineConfig(model="m", tool_call_parser="unbuilt"), bpe, lambda: None)

@@ -124,7 +124,7 @@ class Server:
         self.engine = Engine(config, self.worker, max_model_len=MAX_MODEL_LEN)
         client = ThreadClient(self.engine)
         resolved = Resolved(config=config, model=model, generation_config={}, tokenizer=data)
-        ready = Ready(explained={}, plugins=[])
+        ready = Ready(explained={"choices": []}, plugins=[])
         frontend = build_frontend(resolved, client)
         self.rejections = []
         serving = Serving(frontend=frontend, client=client, resolved=resolved, ready=ready)
