@@ -98,9 +98,13 @@ class Server:
 
     def wait(self):
         deadline = time.monotonic() + 120
-        while not any("Serving" in line for line in self.log):
-            assert self.process.poll() is None and time.monotonic() < deadline, "".join(self.log)
-            time.sleep(0.05)
+        while True:
+            assert self.process.poll() is None, "".join(self.log)
+            try:
+                return self.get("/ready")
+            except OSError:
+                assert time.monotonic() < deadline, "".join(self.log)
+                time.sleep(0.1)
 
     def get(self, path):
         with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=30) as answer:
