@@ -15,8 +15,9 @@ from modulm_testkit.stat_logger import StatLoggerConformance
 
 @pytest.fixture(autouse=True)
 def example(request, monkeypatch, examples):
-    """Make one example importable."""
-    monkeypatch.syspath_prepend(str(examples / request.cls.folder))
+    """Make an example importable."""
+    for folder in request.cls.folders:
+        monkeypatch.syspath_prepend(str(examples / folder))
     importlib.invalidate_caches()
 
 
@@ -24,7 +25,7 @@ def example(request, monkeypatch, examples):
     "test_respects_what_the_user_said", reason="the example sets the block size, whatever the user says"
 )
 class TestPlatform(PlatformConformance):
-    folder = "platform"
+    folders = ("platform", "custom_attention")
 
     @pytest.fixture
     def platform_class(self):
@@ -32,7 +33,7 @@ class TestPlatform(PlatformConformance):
 
 
 class TestModel(ModelConformance):
-    folder = "custom_llama"
+    folders = ("custom_llama",)
 
     @pytest.fixture
     def model_class(self):
@@ -40,7 +41,7 @@ class TestModel(ModelConformance):
 
 
 class TestStatLogger(StatLoggerConformance):
-    folder = "stat_logger"
+    folders = ("stat_logger",)
 
     @pytest.fixture(params=["requests.RequestLogger", "tokens.TokenLogger"])
     def logger_class(self, request):
@@ -48,7 +49,7 @@ class TestStatLogger(StatLoggerConformance):
 
 
 class TestResolver(LoRAResolverConformance):
-    folder = "lora_and_parsers"
+    folders = ("lora_and_parsers",)
     adapters = ("mine", "yours")
 
     @pytest.fixture
