@@ -1,3 +1,12 @@
+"""General plugins and parser files: loaded once in each process, failures isolated.
+
+Of vLLM's own tests (its tests/plugins_tests): a plugin's architecture is known, and with VLLM_PLUGINS="" it is "not
+supported for now", test_an_architecture_is_known_as_long_as_its_plugin_is_allowed; with a model that computes,
+tests/cpu/test_plugged_in.py. Names in VLLM_PLUGINS that match nothing (test_load_plugins_warning, newer than 0.32)
+are in test_plugin_discovery.py. A general plugin that raises ends the start there; here it is left out, unless
+MODULM_STRICT_PLUGINS is set. There is no replaceable scheduler, so test_scheduler_plugins has no counterpart.
+"""
+
 import os
 import sys
 import threading
@@ -7,6 +16,7 @@ import pytest
 from modulm.config import EngineConfig
 from modulm.errors import Broken, ConfigError, Incompatible
 from modulm.plugins.bootstrap import bootstrap, load_records
+from modulm.plugins.models import ModelRegistry
 from modulm.plugins.registry import registry
 
 GENERAL = "vllm.general_plugins"
@@ -105,6 +115,22 @@ def test_strict_makes_failures_errors_and_a_retry_possible(site, monkeypatch, va
         with pytest.raises(error):
             bootstrap()
     assert registry(PARSERS).names() == []
+
+
+@pytest.mark.parametrize(("text", "is_known"), [(None, True), ("", False), ("other", False), ("register_dummy", True)])
+def test_an_architecture_is_known_as_long_as_its_plugin_is_allowed(site, monkeypatch, text, is_known):
+    code = "from modulm import ModelRegistry\ndef register():\n"
+    code += "    if 'MyForCausalLM' not in ModelRegistry.get_supported_archs():\n"
+    code += "        ModelRegistry.register_model('MyForCausalLM', 'site_builtin:Model')\n"
+    site.install("dist-a", {GENERAL: {"register_dummy": "p_dummy:register"}}, p_dummy=code)
+    if text is not None:
+        monkeypatch.setenv("VLLM_PLUGINS", text)
+    bootstrap()
+    if is_known:
+        assert ModelRegistry.resolve_model_cls("MyForCausalLM")[0].__name__ == "Model"
+    else:
+        with pytest.raises(ValueError, match=r"\['MyForCausalLM'\] are not supported for now"):
+            ModelRegistry.resolve_model_cls("MyForCausalLM")
 
 
 def test_the_list_decides(site, monkeypatch):

@@ -1,3 +1,12 @@
+"""The doors of stat loggers, endpoint plugins, IO processors and logits processors.
+
+Of vLLM's own tests (its tests/plugins_tests): a stat logger plugin is discovered, and none with an empty list,
+test_stat_loggers; what is no class is an error, `TypeError` there and `Incompatible` here,
+test_a_stat_logger_must_be_a_class; in an engine, test_what_becomes_of_a_plugins_logger_is_listed
+(tests/cpu/test_async_llm_stats.py). IO processors: a missing name is a `ValueError` that lists what is there,
+test_io_processor. Endpoint plugins are in server/test_server_endpoint_plugins.py.
+"""
+
 import sys
 
 import pytest

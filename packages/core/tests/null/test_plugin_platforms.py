@@ -1,3 +1,15 @@
+"""The current platform, from plugins and built in.
+
+Of vLLM's own tests (its tests/plugins_tests): a plugin's platform becomes the current one,
+test_one_active_plugin_wins; VLLM_TARGET_DEVICE=cpu goes before all,
+test_target_device_cpu_does_not_even_import_plugins; importing the engine resolves no platform,
+test_importing_modulm_probes_nothing. Two that are active are an error there and here. A probe that raises counts as
+inactive there, in silence; here it is a warning with its traceback. There is no table of replaced operations, so
+`test_oot_custom_op` has no counterpart.
+"""
+
+import os
+import subprocess
 import sys
 
 import pytest
@@ -156,6 +168,17 @@ def test_a_broken_built_in_probe_is_passed_over(built_in, monkeypatch, caplog, p
     monkeypatch.setenv("MODULM_STRICT_PLUGINS", "1")
     with pytest.raises(Broken):
         current_platform()
+
+
+def test_importing_modulm_probes_nothing(built_in):
+    built_in.install("dist-npu", {PLATFORM: {"my_npu": "npu_loud:here"}}, npu_loud="import sys; sys.exit('probed')")
+    code = "import modulm.cli, modulm.plugins.platforms, modulm.resolve\n"
+    code += "from modulm import LLM, AsyncLLM, ModelRegistry\n"
+    code += "from modulm.plugins import discovery\n"
+    code += "print([r.state for r in discovery.records('vllm.platform_plugins') if r.name == 'my_npu'])"
+    environment = {**os.environ, "PYTHONPATH": str(built_in.folder)}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (0, "['available']\n"), done.stderr
 
 
 def test_the_list_filters_platforms(built_in, monkeypatch):
