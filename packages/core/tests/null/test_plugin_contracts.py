@@ -243,6 +243,15 @@ def test_an_object_keeps_a_contract_too():
     keep(Plugin(), EndpointPlugin)
 
 
+def test_what_cannot_be_derived_from_must_take_everything():
+    class Final(Old):
+        def __init_subclass__(cls):
+            raise TypeError("no more")
+
+    with pytest.raises(Incompatible, match=r"whose __init__ and record must take every argument of .*'no more'"):
+        fitted(Final, StatLoggerBase)
+
+
 def test_what_has_no_signature_is_not_judged():
     dark = type("Dark", (), {"__signature__": 3, "__call__": lambda self: ...})()
     found = type("Built", (Logger,), {"record": dark})

@@ -89,10 +89,14 @@ def test_wrong_type(site, name):
 
 def test_a_class_for_another_engine_brings_what_stands_for_it(site):
     text = EXECUTOR + "class Foreign:\n    modulm_class = classmethod(lambda cls: {})\n"
-    site.install("dist-a", {EXECUTORS: {"x": "execs:Foreign"}}, execs=text.format("Good"), wrong=text.format("Wrong"))
+    site.install("dist-a", {EXECUTORS: {"x": "execs:Foreign"}}, execs=text.format("Good"), wrong=text.format("Wrong"),
+                 sad=text.format("1 / 0"))  # fmt: skip
     assert registry(EXECUTORS).get("x").__name__ == "Good"
     registry(EXECUTORS).register("registered", "execs:Foreign")
     assert registry(EXECUTORS).get("registered").__name__ == "Good"
+    registry(EXECUTORS).register("sad", "sad:Foreign")
+    with pytest.raises(Broken, match=r"calling its modulm_class\(\) raised ZeroDivisionError"):
+        registry(EXECUTORS).get("sad")
     registry(EXECUTORS).register("wrong", "wrong:Foreign")
     with pytest.raises(Incompatible, match=r"class wrong\.Wrong, but must be a class that derives"):
         registry(EXECUTORS).get("wrong")

@@ -37,7 +37,13 @@ def fitted(found: type, base: type) -> type:
     if not leaner:
         return found
     same = {"__module__": found.__module__, "__qualname__": found.__qualname__, "__doc__": found.__doc__}
-    return type(found)(found.__name__, (found,), {**same, **leaner})
+    try:
+        return type(found)(found.__name__, (found,), {**same, **leaner})
+    except Exception as error:  # final, or particular about who derives from it
+        raise Incompatible(
+            f"whose {' and '.join(leaner)} must take every argument of {_title(contract)}: no class that leaves "
+            f"some out can be derived from it ({error!r})."
+        ) from error
 
 
 def keep(found: Any, contract: type) -> None:
@@ -92,7 +98,7 @@ def _signature(holder: Any, name: str) -> Signature | None:
     """Return what a caller passes, self left out; None where Python cannot tell."""
     try:
         signature = inspect.signature(getattr(holder, name))
-    except (TypeError, ValueError):
+    except Exception:  # a plugin's own descriptors may raise anything
         return None
     if isinstance(holder, type) and not _is_bound(holder, name):
         return signature.replace(parameters=list(signature.parameters.values())[1:])
@@ -101,7 +107,7 @@ def _signature(holder: Any, name: str) -> Signature | None:
 
 def _is_bound(holder: Any, name: str) -> bool:
     """Whether what a class has of that name needs no object to be called."""
-    return not isinstance(inspect.getattr_static(holder, name), FunctionType)
+    return not isinstance(inspect.getattr_static(holder, name, None), FunctionType)
 
 
 def _positions(signature: Signature) -> list[Parameter]:

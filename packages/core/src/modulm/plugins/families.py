@@ -8,8 +8,8 @@ contract may bring what stands for it here: see `check`.
 from importlib import import_module
 from typing import Any
 
-from modulm.errors import ConfigError, Incompatible, did_you_mean
-from modulm.plugins import contracts
+from modulm.errors import ConfigError, Incompatible, ModulmError, did_you_mean
+from modulm.plugins import contracts, refs
 
 GENERAL = "vllm.general_plugins"
 PLATFORM = "vllm.platform_plugins"
@@ -96,10 +96,15 @@ def check(group: str, asked: str, found: Any) -> Any:
     Of a class with a class method `modulm_class`, what that returns is checked and returned in its place. A class that
     does not take all optional arguments comes back as one that leaves them out: see `contracts.py`.
 
-    Raises `Incompatible` saying what the object is and what it must be.
+    Raises `Incompatible` saying what the object is and what it must be; `Broken` when `modulm_class` fails.
     """
     if isinstance(found, type) and (adapted := getattr(found, "modulm_class", None)) is not None:
-        found = adapted()
+        try:
+            found = adapted()
+        except (ModulmError, *refs.PASSING):
+            raise
+        except BaseException as error:
+            raise refs.broken(asked, "calling its modulm_class()", error) from error
     reference = _BASES.get(group) or _SHAPES.get(group)
     if reference is None:
         return found
