@@ -101,8 +101,9 @@ def load_records() -> list[LoadRecord]:
 
 
 def reset() -> None:
-    """Forget that anything was loaded (tests)."""
+    """Forget that anything was loaded, and all settings (tests)."""
     _progress.reset()
+    provide({})
 
 
 def _load_general() -> None:
