@@ -5,6 +5,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 
@@ -51,20 +52,23 @@ def test_settings_reach_the_server_and_the_engine(site, tmp_path):
     words = ("serve", MODEL, "--port", "0", "--host", "127.0.0.1", "--max-model-len", "512", "--config", str(config))
     where, environment = command(site, *words, "--plugin-config", "noted.count=2")
     server = subprocess.Popen(where, env=environment, stderr=subprocess.PIPE, text=True)
+    too_long = threading.Timer(90, server.kill)
+    too_long.start()
     try:
-        lines, url = [], None
-        while url is None and (line := server.stderr.readline()):
+        lines, place = [], None
+        while place is None and (line := server.stderr.readline()):
             lines.append(line)
-            url = re.search(r"http://127\.0\.0\.1:\d+", line)
-        assert url, "".join(lines)
+            place = re.search(r"Serving .* on (127\.0\.0\.1:\d+)", line)
+        assert place, "".join(lines)
         deadline = time.monotonic() + 30
-        while "le=" not in (scraped := read(url[0] + "/metrics")) and time.monotonic() < deadline:
+        while "le=" not in (scraped := read(f"http://{place[1]}/metrics")) and time.monotonic() < deadline:
             time.sleep(0.2)
         found = re.findall(r'time_to_first_token_seconds_bucket{.*le="([^"]*)"', scraped)
         assert found == ["0.25", "4.0", "+Inf"]
     finally:
         server.send_signal(signal.SIGTERM)
         server.communicate(timeout=30)
+        too_long.cancel()
     noted = [line.split() for line in note.read_text().splitlines()]
     assert [count for _, count in noted] == ["2", "2"], "the command line's, in the server and in the engine"
     assert str(server.pid) in dict(noted) and len(dict(noted)) == 2
