@@ -26,7 +26,7 @@ from modulm.server.endpoints import attach
 from modulm.types import EngineStats, IterationStats, PrefixCacheStats, PromptTokenStats, SchedulerStats
 
 TABLE = tomllib.loads((Path(__file__).parents[4] / "tools/failures.toml").read_text())
-PARSERS, ATTENTION = "modulm.tool_parsers", "modulm.attention"
+MODELS, ATTENTION = "modulm.models", "modulm.attention"
 GROUPS = {
     "general": "vllm.general_plugins",
     "platform": "vllm.platform_plugins",
@@ -43,7 +43,7 @@ TEXTS = {
 from modulm.plugins.registry import registry
 def entry(SIGNATURE):
     CALL
-    registry("modulm.tool_parsers").register("parser of NAME", "TARGET")
+    registry("modulm.models").register("model of NAME", "TARGET")
     return ANSWER
 """,
     "platform": """
@@ -165,8 +165,8 @@ def stat_config():
 
 
 def open_general(name):
-    served = [each for each in registry(PARSERS).names() if each.startswith("parser of")]
-    return [each.removeprefix("parser of ") for each in served]
+    served = [each for each in registry(MODELS).names() if each.startswith("model of")]
+    return [each.removeprefix("model of ") for each in served]
 
 
 def open_platform(name):
@@ -284,9 +284,9 @@ def stops(group, kind, record, served, error, warnings, err):
 def fails_who_asks(group, kind, record, served, error, warnings, err):
     if group == "general":  # it is what it registered that fails
         assert error is None and set(served) == {"bad", "good"}
-        assert registry(PARSERS).get("parser of good").__name__ == "Model"
-        with pytest.raises(PluginError, match="parser of bad.*registered by dist-bad:bad.*no_such_module"):
-            registry(PARSERS).get("parser of bad")
+        assert registry(MODELS).get("model of good").__name__ == "Model"
+        with pytest.raises(PluginError, match="model of bad.*registered by dist-bad:bad.*no_such_module"):
+            registry(MODELS).get("model of bad")
     else:
         assert "'bad'" in str(error) and SAYS[kind] in str(error)
 
