@@ -11,10 +11,15 @@ from typing import Any
 from fastapi import FastAPI, routing
 
 from modulm.errors import Broken, Incompatible
+from modulm.log import logger
+from modulm.plugins import discovery
+from modulm.plugins.families import ENDPOINT
 from modulm.plugins.hooks import load_endpoint_plugins
+from modulm.plugins.report import loaded_line
 
 TASKS = ("generate",)
 _CORE = "modulm's own server"
+_log = logger("server")
 
 
 def attach(app: FastAPI, plugins: Sequence[Any] | None = None) -> None:
@@ -38,6 +43,8 @@ def attach(app: FastAPI, plugins: Sequence[Any] | None = None) -> None:
                     f"Route {method} {path} comes from {owners[route]} and from {mine}. Both cannot be served: change "
                     "the plugin's path, or take it out of VLLM_PLUGINS."
                 )
+    if line := loaded_line(discovery.records(ENDPOINT)):
+        _log.info("Endpoint plugins: %s.", line)
     app.openapi_schema = None
 
 

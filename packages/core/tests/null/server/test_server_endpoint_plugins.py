@@ -69,8 +69,10 @@ def make_with(site, make_server, monkeypatch):
     discovery.reset()
 
 
-def test_a_named_plugin_serves_and_gets_the_engine(make_with):
+def test_a_named_plugin_serves_and_gets_the_engine(make_with, caplog):
+    caplog.set_level("INFO", "modulm")
     server = make_with({}, named="extra", options={"api_key": ["k"]})
+    assert "Endpoint plugins: ext-extra 1.0 (extra)." in caplog.messages
     assert server.ask("/v1/extra")[0] == 401
     status, _, answer = server.ask("/v1/extra", headers={"Authorization": "Bearer k"})
     assert (status, answer["engine"]) == (200, "AsyncLLM")
