@@ -146,6 +146,8 @@ timed = your_package.executor:TimedExecutor
 float64 = your_package.kernels:Float64Kernels
 [modulm.lora_resolvers]
 folders = your_package.lora:Folders
+[modulm.structured_output]
+choices = your_package.structured:Choices
 [modulm.tool_parsers]
 marked = your_package.parsers:Marked
 [modulm.reasoning_parsers]
@@ -155,7 +157,7 @@ USE = """
 import asyncio, hashlib, json, pathlib, sys
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
-from modulm import AsyncLLM, ModelRegistry, SamplingParams
+from modulm import AsyncLLM, ModelRegistry, SamplingParams, StructuredOutputsParams
 from modulm.config import EngineConfig
 from modulm.plugins import hooks
 from modulm.plugins.registry import registry
@@ -165,6 +167,12 @@ async def tokens(llm, **extra):
     async for output in llm.generate({"prompt_token_ids": [5, 6]}, params):
         pass
     return list(output.outputs[0].token_ids)
+
+async def written(llm):
+    params = SamplingParams(max_tokens=20, structured_outputs=StructuredOutputsParams(choice=[" h i d", " c a g e"]))
+    async for output in llm.generate({"prompt_token_ids": [5, 6]}, params):
+        pass
+    return output.outputs[0].text
 
 async def refusal(llm):
     try:
@@ -179,6 +187,7 @@ def main():
     plain = asyncio.run(tokens(llm))
     answer = {"chosen": chosen, "plain": plain, "other": asyncio.run(tokens(llm, extra_args={"forbid": plain[:1]}))}
     answer["refusal"] = asyncio.run(refusal(llm))
+    answer["written"] = asyncio.run(written(llm))
     answer["mine"] = "MyLlamaForCausalLM" in ModelRegistry.get_supported_archs()
     (queue,) = hooks.load_endpoint_plugins(["generate"])
     app = FastAPI()
@@ -230,6 +239,7 @@ def test_the_examples_of_the_contracts_serve_an_engine(tmp_path, tiny_llama):
     assert answer["plain"][0] != answer["other"][0] and len(answer["other"]) == 6
     assert answer["plain"] == greedy(reader.folder / "model", [5, 6], 6)
     assert "forbid='all' is refused" in answer["refusal"] and answer["mine"]
+    assert answer["written"] in (" h i d", " c a g e")  # how a tokenizer without a decoder writes
     assert answer["queue"] == {"running": 0, "waiting": 0}
     assert answer["prompt"] == "Temperatures today: 21, 23. The weather was"
     assert answer["parsed"] == ["Where?", "It is  so", [["weather", '{"city": "Paris"}']]]

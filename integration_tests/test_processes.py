@@ -20,6 +20,7 @@ from modulm.plugins.families import FAMILIES, GENERAL, HOOKS, NOUNS, PROCESS_KIN
 
 OPTIONS = {"load_format": "witness", "num_kv_blocks": 40, "max_num_seqs": 4, "max_model_len": 32}
 OPTIONS |= {"tool_call_parser": "witness", "reasoning_parser": "witness"}
+FORM = "modulm.structured_output"
 PARSER_FILES = ("tool_parser_plugin", "reasoning_parser_plugin")
 NOTE = "from witness_notes import note\nnote(__name__)\n"
 NOTES = """
@@ -79,6 +80,23 @@ from modulm.reference.linear_torch import TorchKernels
 class witness(TorchKernels):
     name = "witness"
 """,
+    "modulm.structured_output": """
+from modulm.interfaces.structured import CompiledGrammar, Grammar, StructuredOutputBackend
+from modulm.interfaces.support import Accepted
+class witness(StructuredOutputBackend):
+    name = "witness"
+    @classmethod
+    def supports(cls, params): return Accepted()
+    def __init__(self, vocabulary): ...
+    def compile(self, params): return Anything()
+class Anything(CompiledGrammar):
+    def start(self): return Any()
+class Any(Grammar):
+    is_terminated = False
+    def fill(self, mask): mask[:] = mask.dtype.type(0xffffffff)
+    def accept(self, token_ids): return True
+    def rollback(self, num_tokens): ...
+""",
     "modulm.models": """
 from modulm.models.llama import LlamaForCausalLM
 class witness(LlamaForCausalLM):
@@ -121,20 +139,22 @@ def children():
         print(method, process.pid)
 """
 OFFLINE = """
-from modulm import LLM, SamplingParams
+from modulm import LLM, SamplingParams, StructuredOutputsParams
 if __name__ == "__main__":
     llm = LLM(executor="witness", **options)
-    llm.generate({"prompt_token_ids": [5, 6]}, SamplingParams(max_tokens=2, ignore_eos=True))
+    form = StructuredOutputsParams(regex="a")
+    llm.generate({"prompt_token_ids": [5, 6]}, SamplingParams(max_tokens=2, ignore_eos=True, structured_outputs=form))
     children()
     llm.shutdown()
 """
 EMBEDDER = """
 import asyncio, time
 import psutil
-from modulm import AsyncLLM, SamplingParams
+from modulm import AsyncLLM, SamplingParams, StructuredOutputsParams
 from modulm.config import EngineConfig
 async def generate(llm):
-    params = SamplingParams(max_tokens=2, ignore_eos=True)
+    form = StructuredOutputsParams(regex="a")
+    params = SamplingParams(max_tokens=2, ignore_eos=True, structured_outputs=form)
     async for output in llm.generate({"prompt_token_ids": [5, 6]}, params):
         pass
 async def main():
@@ -222,9 +242,12 @@ def site(tmp_path, tiny_llama):
     return Site(tmp_path)
 
 
-def expected(*kinds):
-    """What the table says of these kinds, and where parser files go: wherever general plugins do."""
-    table = {group: set(where) & set(kinds) for group, where in PROCESSES.items()}
+def expected(*kinds, without=None):
+    """What the table says of these kinds, and where parser files go: wherever general plugins do.
+
+    A backend for structured output is chosen by a request: `without` is that group where none asked.
+    """
+    table = {group: set(where) & set(kinds) for group, where in PROCESSES.items() if group != without}
     table |= {option: set(PROCESSES[GENERAL]) & set(kinds) for option in PARSER_FILES}
     return {group: where for group, where in table.items() if where}
 
@@ -255,7 +278,7 @@ def test_the_doctor_tries_plugins_in_processes_of_their_own(site):
 
 def test_generate(site):
     site.command("generate", f"--model={site.options['model']}", "--prompt=a", "--max-tokens=2", *site.flags())
-    assert site.loaded("offline") == expected("offline")
+    assert site.loaded("offline") == expected("offline", without=FORM)
 
 
 def test_an_offline_program_and_its_children(site):
@@ -299,7 +322,7 @@ def test_the_server_and_its_engine(site, in_process):
         server.kill()
     loaded = site.loaded("server")
     if in_process:
-        want = expected("server", "offline")
+        want = expected("server", "offline", without=FORM)
         assert loaded == {group: {"server"} for group in want}
     else:
-        assert loaded == expected("server", "engine")
+        assert loaded == expected("server", "engine", without=FORM)

@@ -35,7 +35,10 @@ def _class(node: ast.ClassDef, text: str, only: tuple[str, ...]) -> Iterator[str
         fields = [child for child in node.body if isinstance(child, ast.AnnAssign | ast.Assign)]
         shown = [child for child in fields if not ast.unparse(child).startswith("_")]
         inits = [child for child in node.body if isinstance(child, ast.FunctionDef) and child.name == "__init__"]
-        lines = [*(f"    {ast.get_source_segment(text, child)}" for child in shown), *(_head(i, text) for i in inits)]
+        lines = [f"    {ast.get_source_segment(text, child)}" for child in shown]
+        lines += (
+            ["", *(_head(each, text) for each in inits)] if lines and inits else [_head(each, text) for each in inits]
+        )
         yield f"### `{node.name}`"
         yield _code("\n".join([_head(node, text), *lines]) if lines else f"{_head(node, text)} ...")
         yield prose(ast.get_docstring(node) or "")

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from modulm.plugins.registry import registry as registry
     from modulm.sampling_params import RequestOutputKind as RequestOutputKind
     from modulm.sampling_params import SamplingParams as SamplingParams
+    from modulm.structured_outputs import StructuredOutputsParams as StructuredOutputsParams
 
 _WHERE = {
     "AsyncLLM": "modulm.async_llm",
@@ -24,6 +25,7 @@ _WHERE = {
     "RequestOutput": "modulm.outputs",
     "RequestOutputKind": "modulm.sampling_params",
     "SamplingParams": "modulm.sampling_params",
+    "StructuredOutputsParams": "modulm.structured_outputs",
     "bootstrap": "modulm.plugins.bootstrap",
     "registry": "modulm.plugins.registry",
 }
@@ -35,6 +37,7 @@ __all__ = [
     "RequestOutput",
     "RequestOutputKind",
     "SamplingParams",
+    "StructuredOutputsParams",
     "bootstrap",
     "registry",
 ]

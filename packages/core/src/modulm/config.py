@@ -46,6 +46,7 @@ class EngineConfig:
         logits_processors: Classes or "module:Class" strings, after those of plugins.
         tool_call_parser, reasoning_parser: Formats of the model's output, by name; "auto": told by its chat template.
         tool_parser_plugin, reasoning_parser_plugin: A module or .py file that registers parsers when it is imported.
+        structured_output_backend: A name; "auto": for each request the first that enforces all it asks for.
         plugins_lock: File written by `modulm plugins lock`; plugins that it does not list are not imported.
         plugin_config: Settings that plugins have of their own: {plugin's name: {key: value}}.
         num_kv_blocks: Fixes the number of KV blocks (tests); overrides both memory options.
@@ -86,6 +87,7 @@ class EngineConfig:
     reasoning_parser: str | None = None
     tool_parser_plugin: str | None = None
     reasoning_parser_plugin: str | None = None
+    structured_output_backend: str = "auto"
     plugins_lock: str | None = None
     plugin_config: dict[str, dict[str, Any]] = field(
         default_factory=dict,

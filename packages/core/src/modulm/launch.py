@@ -12,10 +12,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from modulm.config import EngineConfig
+from modulm.engine.grammar import Grammars
 from modulm.engine.loop import Engine
+from modulm.frontend.defaults import eos_token_ids
+from modulm.frontend.detokenize import token_bytes
 from modulm.frontend.frontend import Frontend
 from modulm.frontend.parse import check_parsers
 from modulm.frontend.tokenizer import Tokenizer
+from modulm.interfaces.structured import Vocabulary
 from modulm.interfaces.support import Rejected, Support
 from modulm.log import logger
 from modulm.plugins.bootstrap import bootstrap, load_records
@@ -116,7 +120,25 @@ def build_engine(resolution: Resolution, progress: Progress | None = None) -> tu
         config = dataclasses.replace(config, enable_prefix_caching=False)
     executor = make("modulm.executors", config.executor, worker)
     name_plugins("engine")
-    return Engine(config, executor, max_model_len=resolution.model.max_model_len), worker
+    grammars = Grammars(lambda: _vocabulary(resolution), backend=config.structured_output_backend)
+    return Engine(config, executor, max_model_len=resolution.model.max_model_len, grammars=grammars), worker
+
+
+def _vocabulary(resolution: Resolution) -> Vocabulary:
+    """Read the tokenizer where the engine is: most engines never serve a request with a form."""
+    tokenizer = Tokenizer.from_data(tokenizer_data(resolution.config, resolution.checkpoint))
+    size = resolution.model.vocab_size
+    tokens = [
+        b"" if token_id in tokenizer.special_ids else token_bytes(tokenizer, token_id)
+        for token_id in range(min(size, tokenizer.vocab_size))
+    ]
+    return Vocabulary(
+        tokens=tokens,
+        size=size,
+        special_ids=sorted(each for each in tokenizer.special_ids if each < size),
+        eos_token_ids=eos_token_ids(tokenizer, resolution.generation_config, resolution.model),
+        encode=lambda text: tokenizer.encode(text, add_special_tokens=False),
+    )
 
 
 def name_plugins(side: str) -> None:

@@ -55,7 +55,10 @@ class CompletionOutput:
 
 @dataclass(kw_only=True)
 class RequestOutput:
-    """All completions of one prompt, with vLLM's field names; `error` is set when the engine refused or failed it."""
+    """All completions of one prompt, with vLLM's field names; `error` is set when the engine refused or failed it.
+
+    `refused` names the parameter where the fault is the request's own and was found after it had been taken in.
+    """
 
     request_id: str
     prompt: str | None
@@ -66,6 +69,7 @@ class RequestOutput:
     num_cached_tokens: int | None = None
     lora_request: Adapter | None = None
     error: str | None = None
+    refused: str | None = None
 
     def add(self, news: "RequestOutput", *, aggregate: bool) -> None:
         """Take in a later output of this request (vLLM's method): `aggregate` joins what is new, else it replaces."""
@@ -78,6 +82,7 @@ class RequestOutput:
                 mine.add(completion)
         self.outputs = [held[index] for index in sorted(held)]
         self.finished, self.error = news.finished, news.error or self.error
+        self.refused = news.refused or self.refused
         if news.num_cached_tokens is not None:
             self.num_cached_tokens = news.num_cached_tokens
         if news.prompt_logprobs is not None:

@@ -12,6 +12,7 @@ from enum import IntEnum
 from typing import Any
 
 from modulm.errors import RequestError, did_you_mean
+from modulm.structured_outputs import StructuredOutputsParams
 
 _LARGEST_FLOAT = sys.float_info.max
 _SWITCHES = (
@@ -56,6 +57,7 @@ class SamplingParams:
         logprobs, prompt_logprobs: Number of alternatives to report per token; -1 means the whole vocabulary.
         max_tokens: None fills up to the model's limit.
         output_kind: Cumulative, delta or final only.
+        structured_outputs: The form that the output must have.
 
     Numbers and lists may be numpy's or torch's; they are kept as Python's own.
     """
@@ -86,6 +88,7 @@ class SamplingParams:
     allowed_token_ids: list[int] | None = None
     bad_words: list[str] | None = None
     extra_args: dict[str, Any] | None = field(default=None)
+    structured_outputs: StructuredOutputsParams | None = None
 
     def __new__(cls, *args: object, **kwargs: object) -> "SamplingParams":
         """Refuse unknown options by name, with the nearest known one."""
@@ -185,6 +188,10 @@ class SamplingParams:
                 raise _refuse(name, getattr(self, name), "it must be True or False")
         if self.extra_args is not None and not isinstance(self.extra_args, dict):
             raise _refuse("extra_args", self.extra_args, "it must be a dict, or None")
+        if not isinstance(self.structured_outputs, StructuredOutputsParams | None):
+            raise _refuse(
+                "structured_outputs", self.structured_outputs, "it must be a StructuredOutputsParams, or None"
+            )
         try:
             self.output_kind = RequestOutputKind(self.output_kind)
         except ValueError as error:

@@ -5,7 +5,7 @@ frontend), `Delta` (frontend -> whoever asked). Plain msgspec structs: no torch,
 decide anything. Token ids are `list[int]`; block ids index the KV cache's physical blocks.
 """
 
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -87,6 +87,8 @@ class Plan(msgspec.Struct, kw_only=True):
     The same plan may bring a forgotten id anew.
     """
     scheduled: list[Scheduled] = []
+    masks: Any = None
+    """Which tokens sequences with structured output may get: a `TokenMasks` of `engine/grammar.py`; None: any."""
 
 
 class TokenLogprobs(msgspec.Struct, kw_only=True):
@@ -131,6 +133,8 @@ class StepOutput(msgspec.Struct, kw_only=True):
     num_cached_tokens: int = 0
     """Prompt tokens served from the prefix cache."""
     error: str | None = None
+    refused: str | None = None
+    """The parameter at fault, where the error is the request's own and found only now."""
 
 
 class Delta(msgspec.Struct, kw_only=True):

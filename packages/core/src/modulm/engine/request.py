@@ -9,6 +9,7 @@ import msgspec
 
 from modulm.engine.kv.groups import BlockTables
 from modulm.engine.kv.prefix import HashChain
+from modulm.interfaces.structured import Grammar
 from modulm.types import FinishReason, Request, SampledTokens, TokenLogprobs
 
 Order = tuple[int, float, int]
@@ -41,6 +42,7 @@ class Sequence:
         token_ids: Prompt and output so far.
         num_computed: Tokens, from the first, whose K/V is in the blocks (or will be after the step in flight).
         tables: Its blocks while it runs.
+        grammar: How far it has come in the form that its output must have; None where it may have any.
         chain: Names for its blocks; None when no other sequence may share them.
         num_cached_tokens: Prompt tokens that came from the prefix cache at its first start.
         num_prompt_counted: Prompt tokens that statistics have heard of.
@@ -52,6 +54,7 @@ class Sequence:
         "_min_total",
         "_stop_ids",
         "chain",
+        "grammar",
         "num_cached_tokens",
         "num_computed",
         "num_preemptions",
@@ -67,8 +70,9 @@ class Sequence:
         "token_ids",
     )
 
-    def __init__(self, request: Request, order: Order, chain: HashChain | None) -> None:
+    def __init__(self, request: Request, order: Order, chain: HashChain | None, grammar: Grammar | None = None) -> None:
         self.request = request
+        self.grammar = grammar
         self.request_id = request.request_id
         self.order = order
         self.chain = chain

@@ -15,6 +15,7 @@ from modulm.engine.kv.groups import BlockTables, KVGroups
 from modulm.engine.kv.prefix import chain_for
 from modulm.engine.request import Sequence, State
 from modulm.engine.stats import Recorder
+from modulm.interfaces.structured import Grammar
 from modulm.types import (
     EngineStats,
     FinishReason,
@@ -29,6 +30,10 @@ from modulm.types import (
 )
 
 _by_order = attrgetter("order")
+_NOT_ITS_FORM = (
+    "A token came that the output's form does not allow: a logits processor, or the backend, is at fault. Leave the "
+    "processor out, or choose another backend."
+)
 
 
 class _Step:
@@ -71,13 +76,13 @@ class Scheduler:
         """Whether `schedule` would give the worker anything to do."""
         return bool(self._live or self._forget)
 
-    def add(self, request: Request) -> None:
+    def add(self, request: Request, grammar: Grammar | None = None) -> None:
         """Queue a request that `admit.py` has let pass; its id is not among those that live."""
         assert request.request_id not in self._live
         self._num_added += 1
         key = (request.priority, request.arrival_time) if self._by_priority else (0, 0.0)
         chain = chain_for(request, self.kv.block_size, prefix_caching=self._config.enable_prefix_caching)
-        sequence = Sequence(request, (*key, self._num_added), chain)
+        sequence = Sequence(request, (*key, self._num_added), chain, grammar)
         sequence.times.queued = now = time.monotonic()
         waited = time.time() - request.arrival_time if request.arrival_time else 0.0
         sequence.times.arrived = now - max(0.0, waited)
@@ -107,6 +112,17 @@ class Scheduler:
         self._step = step
         self._recorder.num_steps += 1
         return step.plan
+
+    def constrained(self) -> tuple[list[int], list[Grammar]]:
+        """Return which entries of the plan in flight get a token in a given form, and how far each has come."""
+        assert self._step is not None
+        pairs = zip(self._step.sequences, self._step.plan.scheduled, strict=True)
+        found = [
+            (entry, sequence.grammar)
+            for entry, (sequence, scheduled) in enumerate(pairs)
+            if sequence.grammar is not None and scheduled.samples
+        ]
+        return [entry for entry, _ in found], [grammar for _, grammar in found]
 
     def _continue_running(self, step: _Step) -> None:
         index = 0
@@ -246,6 +262,10 @@ class Scheduler:
         output.prompt_logprobs = prompt_logprobs
         if sampled.token_ids:
             count, reason, output.stop_token_id = sequence.append(sampled.token_ids)
+            if sequence.grammar is not None and reason != "stop":
+                if not sequence.grammar.accept(sampled.token_ids[:count]):
+                    return self._finish(sequence, "error", error=_NOT_ITS_FORM)
+                reason = "stop" if sequence.grammar.is_terminated else reason
             output.token_ids = sampled.token_ids[:count]
             output.logprobs = sampled.logprobs[:count] if sampled.logprobs is not None else None
             self._recorder.tokens(sequence, count, now)

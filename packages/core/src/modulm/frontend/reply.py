@@ -43,6 +43,7 @@ class Reply:
         self._num_cached_tokens = 0
         self._news: dict[int, Completion] = {}
         self._error: str | None = None
+        self._refused: str | None = None
         self._over = False
 
     @property
@@ -63,6 +64,7 @@ class Reply:
                 self._prompt_logprobs += output.prompt_logprobs
         delta = completion.take(output)
         self._error = self._error or delta.error
+        self._refused = self._refused or output.refused
         if delta.token_ids or delta.finish_reason:
             self._news[completion.index] = completion
         return delta
@@ -86,6 +88,7 @@ class Reply:
             num_cached_tokens=self._num_cached_tokens,
             lora_request=self._request.adapter,
             error=self._error,
+            refused=self._refused,
         )
         self._news = {}
         return output

@@ -60,7 +60,7 @@ PROCESSES: dict[str, tuple[str, ...]] = {
     LOGITS: _EVERYWHERE,
     **dict.fromkeys(FAMILIES, _WITH_ENGINE),
     **dict.fromkeys(("modulm.reasoning_parsers", "modulm.tool_parsers"), _EVERYWHERE),
-    **dict.fromkeys(("modulm.lora_resolvers", "modulm.speculators", "modulm.structured_output"), ()),
+    **dict.fromkeys(("modulm.lora_resolvers", "modulm.speculators"), ()),
 }
 """Group -> the kinds of process that load it, if at all; () where none asks for it yet. A test holds it against real
 processes, and docs/extend/processes.md shows it."""
@@ -74,6 +74,7 @@ _BASES = {
     "modulm.quantization": "modulm.interfaces.quantization:QuantizationScheme",
     "modulm.reasoning_parsers": "modulm.interfaces.parsers:ReasoningParser",
     "modulm.tool_parsers": "modulm.interfaces.parsers:ToolParser",
+    "modulm.structured_output": "modulm.interfaces.structured:StructuredOutputBackend",
     PLATFORM: "modulm.interfaces.platform:Platform",
     STAT_LOGGER: "modulm.interfaces.metrics:StatLoggerBase",
     IO_PROCESSOR: "modulm.interfaces.io_processor:IOProcessor",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from starlette.types import Receive
 
-from modulm.errors import EngineError
+from modulm.errors import EngineError, RequestError
 from modulm.outputs import RequestOutput
 from modulm.sampling_params import SamplingParams
 from modulm.server.errors import GenerationFailed
@@ -72,6 +72,8 @@ async def _pump(
 
 def _check(output: RequestOutput) -> None:
     """Raise for a request that the engine could not finish: no client asked for that end."""
+    if output.refused is not None:
+        raise RequestError(output.error or "", parameter=output.refused)
     if output.error is not None:
         raise GenerationFailed(output.error)
     for completion in output.outputs:

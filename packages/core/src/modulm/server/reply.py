@@ -154,8 +154,9 @@ class Generation(Response):
                 await send({"type": "http.response.start", "status": CLIENT_GONE, "headers": []})
                 await send({"type": "http.response.body", "body": b""})
         except RequestError as error:
-            error.parameter = self._body.field_of(error.parameter)
-            raise
+            field = self._body.field_of(error.parameter)
+            message = str(error) if field is None else str(error).replace(str(error.parameter), field, 1)
+            raise RequestError(message, parameter=field) from error
 
     async def _answer(self, send: Send) -> None:
         with self._serving.admission.place(self._key, self._num_seqs):

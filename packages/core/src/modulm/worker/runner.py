@@ -42,7 +42,7 @@ class Runner:
         for i, row in enumerate(step.rows):
             if self._batch.rows[row].num_prompt_logprobs != NO_LOGPROBS:
                 sampled[i].prompt_logprobs = self._prompt_logprobs(hidden, step, i)
-        self._sample(hidden, step, sampled)
+        self._sample(hidden, step, sampled, plan.masks)
         return StepResult(sampled=sampled)
 
     def _prompt_logprobs(self, hidden: Any, step: Step, i: int) -> list[TokenLogprobs] | None:
@@ -62,12 +62,16 @@ class Runner:
             entries += self._sampler.score(logits, next_ids, row.num_prompt_logprobs)
         return entries
 
-    def _sample(self, hidden: Any, step: Step, sampled: list[SampledTokens]) -> None:
+    def _sample(self, hidden: Any, step: Step, sampled: list[SampledTokens], masks: Any) -> None:
         if not step.sampling:
             return
         rows = [step.rows[i] for i in step.sampling]
         logits = self._program.logits(hidden, step.last_tokens)
-        token_ids, logprobs = self._sampler.sample(logits, rows)
+        allowed = None
+        if masks is not None:
+            entry_rows = {entry: at for at, entry in enumerate(step.sampling)}
+            allowed = (np.array([entry_rows[entry] for entry in masks.entries], dtype=np.int64), masks.wait())
+        token_ids, logprobs = self._sampler.sample(logits, rows, allowed)
         for i, token_id in zip(step.sampling, token_ids, strict=True):
             if token_id < 0:
                 sampled[i].error = _NO_TOKEN

@@ -1,9 +1,9 @@
 """From logits to tokens: masks, processors, penalties, then the likeliest token or a draw; log-probabilities beside.
 
-Order as in vLLM: raw log-probabilities; allowed ids; bad words; minimum length, biases, and processors that may change
-the likeliest token; penalties; arg-max for greedy rows; for random rows temperature, min-p and the other processors,
-top-k, top-p, draw. A row's result never depends on its neighbours. Knows the batch's rows, no plans and no model;
-imports no torch: the arithmetic is the sampling kernels', on arrays or tensors as they have it.
+Order as in vLLM: raw log-probabilities; structured output; allowed ids; bad words; minimum length, biases, and
+processors that may change the likeliest token; penalties; arg-max for greedy rows; for random rows temperature, min-p
+and the other processors, top-k, top-p, draw. A row's result never depends on its neighbours. Knows the batch's rows, no
+plans and no model; imports no torch: the arithmetic is the sampling kernels', on arrays or tensors as they have it.
 """
 
 from collections.abc import Sequence
@@ -18,6 +18,9 @@ from modulm.worker.batch import Batch
 from modulm.worker.logits import Processors
 from modulm.worker.randomness import uniform
 from modulm.worker.sampling_state import SamplingState
+
+Allowed = tuple[np.ndarray, np.ndarray]
+"""Rows int64 [n], and masks uint32 [n, words] as `SamplingKernels.mask` takes them."""
 
 
 class Sampled(NamedTuple):
@@ -57,18 +60,21 @@ class Sampler:
         """Tell the processors how the batch changed; call after every `Batch.update`."""
         self._processors.update_state(batch_update)
 
-    def sample(self, logits: Any, rows: list[int]) -> Sampled:
+    def sample(self, logits: Any, rows: list[int], allowed: Allowed | None = None) -> Sampled:
         """Return a token for each row of the logits.
 
         Args:
             logits: float32 [n, vocab_size], contiguous; used up.
             rows: The batch row of each.
+            allowed: Rows of the logits with structured output, and a mask for each.
         """
         state = self._state_of(rows, logits.shape[-1])
         raw, raw_rows = logits, state.scored
-        if state.shifts or self._processors.shifts:
+        if state.shifts or self._processors.shifts or allowed is not None:
             if len(state.scored):
                 raw, raw_rows = logits[state.scored], np.arange(len(state.scored))
+            if allowed is not None:
+                self._kernels.mask(logits, *allowed)
             logits = self._shift(logits, state)
         ids = self._choose(logits, state)
         token_ids: list[int] = ids.tolist()

@@ -6,17 +6,10 @@ Fields that nobody knows are logged (`body.py`).
 from typing import Any
 
 _NOT_YET = "this version has no {}"
-_GRAMMAR = _NOT_YET.format("structured output")
 _BEAM = _NOT_YET.format("beam search")
 _TOOLS = "it is OpenAI's old form: use tools and tool_choice"
 
 REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
-    "response_format": (({"type": "text"},), _GRAMMAR),
-    "structured_outputs": ((), _GRAMMAR),
-    "guided_json": ((), _GRAMMAR),
-    "guided_regex": ((), _GRAMMAR),
-    "guided_choice": ((), _GRAMMAR),
-    "guided_grammar": ((), _GRAMMAR),
     "use_beam_search": ((False,), _BEAM),
     "length_penalty": ((1, 1.0), _BEAM),
     "early_stopping": ((False,), _BEAM),

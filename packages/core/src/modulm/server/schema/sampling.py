@@ -9,6 +9,7 @@ import msgspec
 
 from modulm.errors import RequestError
 from modulm.sampling_params import RequestOutputKind, SamplingParams
+from modulm.server.schema.structured import asked_form, form_of
 
 
 class StreamOptions(msgspec.Struct, kw_only=True):
@@ -57,9 +58,19 @@ class GenerationRequest(msgspec.Struct, kw_only=True):
     return_tokens_as_token_ids: bool | None = None
     vllm_xargs: dict[str, Any] | None = None
     """For logits processors: `SamplingParams.extra_args`."""
+    response_format: dict[str, Any] | None = None
+    """OpenAI's: `text`, `json_object`, `json_schema`, and `structural_tag`."""
+    structured_outputs: dict[str, Any] | None = None
+    """vLLM's: one of json, regex, choice, grammar, json_object, structural_tag, and how JSON is written."""
+    guided_json: str | dict[str, Any] | None = None
+    guided_regex: str | None = None
+    guided_choice: list[str] | None = None
+    guided_grammar: str | None = None
 
     def field_of(self, parameter: str | None) -> str | None:
         """Return the field that brought a sampling parameter."""
+        if parameter == "structured_outputs":
+            return asked_form(self)[0]
         return "vllm_xargs" if parameter == "extra_args" else parameter
 
     @property
@@ -73,7 +84,12 @@ class GenerationRequest(msgspec.Struct, kw_only=True):
         return self.has_usage and self.stream_options is not None and bool(self.stream_options.continuous_usage_stats)
 
 
-_TAKEN = tuple(name for name in GenerationRequest.__struct_fields__ if name in SamplingParams.__dataclass_fields__)
+_CONVERTED = ("structured_outputs",)
+_TAKEN = tuple(
+    name
+    for name in GenerationRequest.__struct_fields__
+    if name in SamplingParams.__dataclass_fields__ and name not in _CONVERTED
+)
 
 
 def sampling_params(body: GenerationRequest, defaults: SamplingParams, **changes: Any) -> SamplingParams:
@@ -81,6 +97,8 @@ def sampling_params(body: GenerationRequest, defaults: SamplingParams, **changes
     given = {name: value for name in _TAKEN if (value := getattr(body, name)) is not None}
     if body.vllm_xargs is not None:
         given["extra_args"] = body.vllm_xargs
+    if (form := form_of(body)) is not None:
+        given["structured_outputs"] = form
     if body.has_usage and not body.stream:
         raise RequestError(
             "stream_options is refused: the answer is no stream, and has its usage anyway. Leave it out, or set stream "

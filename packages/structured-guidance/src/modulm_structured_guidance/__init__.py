@@ -1,0 +1,1 @@
+"""Structured output by llguidance. The backend is in `backend.py`."""

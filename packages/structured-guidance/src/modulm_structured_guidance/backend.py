@@ -1,0 +1,165 @@
+"""The backend: modulm's forms as llguidance's grammars, and its matchers as `Grammar`.
+
+llguidance keeps errors in the matcher and raises none; they are looked at after each call that may bring one. Its masks
+have our layout. Source: llguidance's documentation, docs/json_schema.md and docs/syntax.md.
+"""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper, grammar_from
+
+from modulm.errors import RequestError
+from modulm.interfaces.structured import (
+    CompiledGrammar,
+    Grammar,
+    StructuredOutputBackend,
+    StructuredOutputsParams,
+    Vocabulary,
+)
+from modulm.interfaces.support import Accepted, Rejected, Support
+
+_WHITE_SPACE = r"[\x20\x0A\x0D\x09]{1,24}"
+"""Enough for a line and its indentation. Without a limit small models may write nothing else."""
+_GBNF_RULE = re.compile(r"^[ \t]*([\w-]+)[ \t]*::=", re.MULTILINE)
+
+
+class GuidanceBackend(StructuredOutputBackend):
+    """See `StructuredOutputBackend`."""
+
+    name = "guidance"
+
+    @classmethod
+    def supports(cls, params: StructuredOutputsParams) -> Support:
+        """Ask llguidance, which refuses what it does not enforce and needs no vocabulary for that."""
+        try:
+            grammar = _grammar(params)
+        except ValueError as error:
+            return Rejected(str(error))
+        is_error, messages = LLMatcher.validate_grammar_with_warnings(grammar)
+        return Rejected("; ".join(messages)) if is_error else Accepted()
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self._vocabulary = vocabulary
+        eos = list(vocabulary.eos_token_ids)
+        self._tokenizer = LLTokenizer(TokenizerWrapper(_Words(vocabulary)), eos_token=eos)
+
+    def compile(self, params: StructuredOutputsParams) -> CompiledGrammar:
+        """See `StructuredOutputBackend`."""
+        try:
+            matcher = LLMatcher(self._tokenizer, _grammar(params))
+        except ValueError as error:
+            raise _refused(params, str(error)) from error
+        if matcher.is_error():
+            raise _refused(params, matcher.get_error())
+        return _Compiled(matcher)
+
+
+class _Words:
+    """A vocabulary as llguidance reads it: special tokens begin with a byte that no text has."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self._encode = vocabulary.encode
+        special = set(vocabulary.special_ids)
+        self.tokens = [
+            b"\xff<|%d|>" % token_id if token_id in special else token
+            for token_id, token in enumerate(vocabulary.tokens)
+        ]
+        self.tokens += [b""] * (vocabulary.size - len(self.tokens))  # masks are as wide as this list
+        self.special_token_ids = sorted(special)
+        self.eos_token_id = vocabulary.eos_token_ids[0]
+        self.bos_token_id = None
+
+    def __call__(self, text: str) -> list[int]:
+        return self._encode(text)
+
+
+class _Compiled(CompiledGrammar):
+    def __init__(self, matcher: LLMatcher) -> None:
+        self._matcher = matcher
+
+    def start(self) -> Grammar:
+        return GuidanceGrammar(self._matcher.deep_copy())
+
+
+class GuidanceGrammar(Grammar):
+    """A matcher of llguidance."""
+
+    def __init__(self, matcher: LLMatcher) -> None:
+        self._matcher = matcher
+
+    def fill(self, mask: np.ndarray) -> None:
+        """See `Grammar`."""
+        self._matcher.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
+
+    def accept(self, token_ids: Sequence[int]) -> bool:
+        """See `Grammar`."""
+        return self._matcher.consume_tokens(list(token_ids))
+
+    def rollback(self, num_tokens: int) -> None:
+        """See `Grammar`."""
+        if num_tokens and not self._matcher.rollback(num_tokens):
+            raise ValueError(f"{num_tokens} tokens cannot be taken back: {self._matcher.get_error()}")
+
+    @property
+    def is_terminated(self) -> bool:
+        """See `Grammar`."""
+        return self._matcher.is_stopped()
+
+
+def _grammar(params: StructuredOutputsParams) -> str:
+    """Return llguidance's own notation. Raises `ValueError` with the reason."""
+    kind, text = params.kind, params.text
+    if kind == "json" or kind == "json_object":
+        return LLMatcher.grammar_from_json_schema(_schema(params), overrides=_style(params))
+    if kind == "structural_tag":
+        raise ValueError("structural tags are not read")
+    if kind == "grammar":
+        _check_rules(text)
+    return grammar_from(kind, text)
+
+
+def _check_rules(text: str) -> None:
+    """Of a GBNF rule that is there twice the library takes the last, without a word."""
+    rules = [rule for rule, count in Counter(_GBNF_RULE.findall(text)).items() if count > 1]
+    if rules:
+        raise ValueError(f"rule {rules[0]!r} is defined more than once")
+
+
+def _schema(params: StructuredOutputsParams) -> str:
+    if params.kind == "json_object":
+        return json.dumps({"type": "object"})
+    if not params.disable_additional_properties:
+        return params.text
+    return json.dumps(_closed(json.loads(params.text)))
+
+
+def _closed(schema: Any) -> Any:
+    """Return the schema with objects that name their members having no others."""
+    if isinstance(schema, list):
+        return [_closed(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    closed = {
+        key: value if key in ("const", "enum", "default", "examples") else _closed(value)
+        for key, value in schema.items()
+    }
+    if "properties" in schema and "additionalProperties" not in schema:
+        closed["additionalProperties"] = False
+    return closed
+
+
+def _style(params: StructuredOutputsParams) -> Any:
+    if params.disable_any_whitespace:
+        return {"whitespace_flexible": False, "item_separator": ",", "key_separator": ":"}
+    return {"whitespace_pattern": params.whitespace_pattern or _WHITE_SPACE}
+
+
+def _refused(params: StructuredOutputsParams, reason: str) -> RequestError:
+    return RequestError(
+        f"structured_outputs.{params.kind} is refused: {reason.strip()}", parameter="structured_outputs"
+    )
