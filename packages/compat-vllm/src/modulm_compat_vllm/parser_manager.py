@@ -1,6 +1,6 @@
 """What both of vLLM's parser managers do: names -> classes, kept in modulm's registry of their family."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, MutableMapping
 from functools import partial
 from typing import Any, ClassVar
 
@@ -12,6 +12,39 @@ from modulm.plugins import refs
 from modulm.plugins.registry import registry
 
 _log = logger("compat_vllm")
+
+
+class Registered(MutableMapping[str, Any]):
+    """What was registered in this process, as the dictionaries that vLLM's managers have; changing it registers.
+
+    Classes are there as they are, or (`lazy`) those that are only named as (module, class).
+    """
+
+    def __init__(self, family: str, *, lazy: bool) -> None:
+        self._family, self._lazy = family, lazy
+
+    def _held(self) -> dict[str, Any]:
+        held = registry(self._family).registrations().items()
+        return {name: each.target for name, each in held if isinstance(each.target, str) is self._lazy}
+
+    def __getitem__(self, name: str) -> Any:
+        found = self._held()[name]
+        return refs.split(found) if self._lazy else found
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        found = registry(self._family)
+        found.register(name, ":".join(value) if self._lazy else value, override=name in found)
+
+    def __delitem__(self, name: str) -> None:
+        if name not in self._held():
+            raise KeyError(name)
+        registry(self._family).restore(name, None)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._held())
+
+    def __len__(self) -> int:
+        return len(self._held())
 
 
 class ParserManager:
@@ -44,31 +77,22 @@ class ParserManager:
         if not (isinstance(found, type) and issubclass(found, base)):
             raise TypeError(f"module must be subclass of {base.__name__}, but got {type(found)}")
         for each in [name or found.__name__] if isinstance(name, str | None) else name:
-            if not force and cls._is_there(each):
+            held = Registered(cls.family, lazy=False)
+            if not force and each in held:
                 raise KeyError(f"{each} is already registered.")
-            cls._put(each, found)
+            held[each] = found
         return found
 
     @classmethod
     def register_lazy_module(cls, name: str, module_path: str, class_name: str) -> None:
         """Register a class by where it is, to be imported when it is asked for; one that is there goes before it."""
-        if not cls._is_there(name):
-            cls._put(name, f"{module_path}:{class_name}")
+        if name not in Registered(cls.family, lazy=False):
+            Registered(cls.family, lazy=True)[name] = (module_path, class_name)
 
     @classmethod
     def list_registered(cls) -> list[str]:
         """Return all names, sorted, modulm's own among them."""
         return registry(cls.family).names()
-
-    @classmethod
-    def _is_there(cls, name: str) -> bool:
-        held = registry(cls.family).registrations().get(name)
-        return held is not None and not isinstance(held.target, str)
-
-    @classmethod
-    def _put(cls, name: str, target: Any) -> None:
-        found = registry(cls.family)
-        found.register(name, target, override=name in found)
 
     @classmethod
     def _find(cls, name: str) -> Any:

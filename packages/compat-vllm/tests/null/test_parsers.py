@@ -125,6 +125,21 @@ def test_what_is_no_parser_and_what_is_not_there(names):
         names.get("herms")
 
 
+def test_the_managers_dictionaries_are_the_registry(names):
+    eager = names.manager.tool_parsers if names.base is ToolParser else names.manager.reasoning_parsers
+    lazy = names.manager.lazy_parsers
+    names.manager.register_module("a", module=(made := names.make()))
+    names.manager.register_lazy_module("b", "some.module", "Class")
+    assert (dict(eager), dict(lazy)) == ({"a": made}, {"b": ("some.module", "Class")})
+    assert eager.pop("a") is made and eager.pop("b", None) is None and "a" not in names.manager.list_registered()
+    names.manager.register_lazy_module("a", "some.module", "Other")  # what was in its way is gone
+    eager["c"] = made
+    assert sorted(lazy) == ["a", "b"] and names.get("c") is made
+    del lazy["a"]
+    with pytest.raises(KeyError):
+        del lazy["a"]
+
+
 def test_files_and_modules_are_imported_and_failures_logged(names, site, caplog):
     name = names.base.__name__
     code = f"from {names.base.__module__} import {name}, {name}Manager as M\n@M.register_module('filed')\n"

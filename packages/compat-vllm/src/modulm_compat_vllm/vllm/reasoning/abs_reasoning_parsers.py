@@ -13,7 +13,7 @@ from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionReque
 from vllm.entrypoints.openai.engine.protocol import DeltaMessage
 from vllm.tokenizers import TokenizerLike
 
-from modulm_compat_vllm.parser_manager import ParserManager
+from modulm_compat_vllm.parser_manager import ParserManager, Registered
 from modulm_compat_vllm.stand_in import only_stand_in
 
 
@@ -74,6 +74,8 @@ class ReasoningParserManager(ParserManager):
     family = "modulm.reasoning_parsers"
     noun = "Reasoning parser"
     base = f"{ReasoningParser.__module__}:ReasoningParser"
+    reasoning_parsers = Registered(family, lazy=False)
+    lazy_parsers = Registered(family, lazy=True)
 
     @classmethod
     def get_reasoning_parser(cls, name: str) -> type[ReasoningParser]:

@@ -12,7 +12,7 @@ from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionReque
 from vllm.entrypoints.openai.engine.protocol import DeltaMessage, ExtractedToolCallInformation
 from vllm.tokenizers import TokenizerLike
 
-from modulm_compat_vllm.parser_manager import ParserManager
+from modulm_compat_vllm.parser_manager import ParserManager, Registered
 from modulm_compat_vllm.stand_in import only_stand_in
 
 Tool: TypeAlias = ChatCompletionToolsParam
@@ -76,6 +76,8 @@ class ToolParserManager(ParserManager):
     family = "modulm.tool_parsers"
     noun = "Tool parser"
     base = f"{ToolParser.__module__}:ToolParser"
+    tool_parsers = Registered(family, lazy=False)
+    lazy_parsers = Registered(family, lazy=True)
 
     @classmethod
     def get_tool_parser(cls, name: str) -> type[ToolParser]:
