@@ -5,6 +5,7 @@ Each plug-in is a small real one, and the engine's output with it equals what co
 
 import dataclasses
 import shutil
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -113,6 +114,43 @@ def test_the_variable_names_an_attention_backend_where_no_option_does(tiny_llm, 
     assert CountingAttention.calls - before == 2 * 10
     tokens(tiny_llm(attention_backend="torch"))
     assert CountingAttention.calls - before == 2 * 10
+
+
+class OldAttention(TorchAttention):
+    """Core's attention as of a time before sinks, ALiBi and caches of other types."""
+
+    name = "old"
+    calls = 0
+
+    @classmethod
+    def kv_cache_shape(cls, num_blocks, block_size, num_kv_heads, head_size):
+        return super().kv_cache_shape(num_blocks, block_size, num_kv_heads, head_size)
+
+    def forward(self, spec, query, key, value, kv_cache, metadata):
+        OldAttention.calls += 1
+        return super().forward(spec, query, key, value, kv_cache, metadata)
+
+
+class OldKernels(TorchKernels):
+    """Core's kernels as of a time before precision could be asked for."""
+
+    name = "old"
+    asked: ClassVar[list[int | None]] = []
+
+    def configure(self, *, num_threads):
+        OldKernels.asked.append(num_threads)
+
+
+def test_what_is_older_than_optional_arguments_runs_without_them(tiny_llm):
+    want = tokens(tiny_llm())
+    registry("modulm.attention").register("old", OldAttention)
+    registry("modulm.kernels").register("old", OldKernels)
+    assert tokens(tiny_llm(attention_backend="old", kernels="old", cpu_threads=1, kernel_precision="exact")) == want
+    assert OldAttention.calls == 2 * 10 and OldKernels.asked == [1]
+    with pytest.raises(
+        Unsupported, match=r"'old' cannot serve here: its kv_cache_shape\(\) does not take kv_cache_dtype"
+    ):
+        tiny_llm(attention_backend="old", kv_cache_dtype="int8_per_token_head")
 
 
 def test_a_platform_says_for_each_layer_which_attention_is_best(tiny_llm, monkeypatch):
