@@ -113,3 +113,29 @@ def test_what_is_denied_is_not_touched(site):
         "faulty_import": "disabled", "faulty_exit": "disabled", "faulty_loud": "disabled", "faulty_patch": "disabled",
         "faulty_kernels": "available", "faulty_attention": "incompatible",
     }  # fmt: skip
+
+
+def test_classes_of_this_repository_are_used_as_they_are():
+    """None of them lacks an optional argument, so that nothing stands between core and them in a call."""
+    code = """
+import json
+from modulm.plugins import discovery, refs
+from modulm.plugins.builtin import BUILTIN
+from modulm.plugins.families import FAMILIES
+from modulm.plugins.registry import registry
+checked = []
+for record in discovery.records():
+    if record.distribution.startswith("modulm-") and record.group in FAMILIES and record.usable:
+        written = refs.resolve(record.value, "x")
+        checked.append([record.group, record.name, registry(record.group).get(record.name) is written])
+own = {"modulm.attention": "torch", "modulm.kernels": "torch", "modulm.executors": "inprocess",
+       "modulm.checkpoints": "safetensors"}
+for family, name in own.items():
+    written = refs.resolve(BUILTIN[family][name], "x")
+    checked.append([family, name, registry(family).get(name) is written])
+print(json.dumps(checked))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    checked = json.loads(done.stdout)
+    assert len(checked) > 6 and [each for each in checked if not each[2]] == []
