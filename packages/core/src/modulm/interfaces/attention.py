@@ -1,9 +1,9 @@
 """Attention backends (family `modulm.attention`): paged key/value cache in, attention output out.
 
 Everything runs in the engine's process, from one thread. `supports` is asked while the model loads, once per kind of
-layer and candidate; one object is then made per kind of layer, without arguments. The worker asks for the cache's shape
-once and calls `plan` once per step and KV group; `nn/attention.py` calls `forward` once per layer and step. A backend
-keeps no state between steps except what `plan` returns.
+layer and candidate; `create` then makes one object per kind of layer. The worker asks for the cache's shape once and
+calls `plan` once per step and KV group; `nn/attention.py` calls `forward` once per layer and step. A backend keeps no
+state between steps except what `plan` returns.
 """
 
 from abc import ABC, abstractmethod
