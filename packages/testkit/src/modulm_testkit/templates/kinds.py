@@ -17,6 +17,7 @@ class Kind:
         group: The entry-point group.
         entry: Module and attribute in the package; may have placeholders.
         entry_name: What it is chosen by; may have placeholders.
+        noun: What its classes' names end with, and NAME need not say again.
         prefix: Start of a package's name that says what it is and is no part of the name it is chosen by, as `quant`
             in `modulm-quant-awq`.
         requires: What its code imports, beside modulm.
@@ -28,6 +29,7 @@ class Kind:
     group: str
     entry: str = ""
     entry_name: str = "$name"
+    noun: str = ""
     prefix: str = ""
     requires: tuple[str, ...] = ()
     core: str = "modulm-core"
@@ -40,6 +42,7 @@ KINDS: dict[str, Kind] = {
         description="An attention backend: paged attention in plain torch.",
         group="modulm.attention",
         entry="backend:${camel}Attention",
+        noun="Attention",
         prefix="attention",
         requires=(_NUMPY, _TORCH),
     ),
@@ -47,6 +50,7 @@ KINDS: dict[str, Kind] = {
         description="A kernel provider: packs dense weights once and multiplies by them.",
         group="modulm.kernels",
         entry="provider:${camel}Kernels",
+        noun="Kernels",
         prefix="kernels",
         requires=(_NUMPY, _TORCH),
     ),
@@ -54,6 +58,7 @@ KINDS: dict[str, Kind] = {
         description="A checkpoint format: weights in int8 with one scale per row, and a tool that writes it.",
         group="modulm.quantization",
         entry="scheme:${camel}Scheme",
+        noun="Scheme",
         prefix="quant",
         requires=(_NUMPY, "safetensors>=0.5", _TORCH),
     ),
@@ -75,12 +80,14 @@ KINDS: dict[str, Kind] = {
         description="A tool parser: finds calls that a model writes as JSON between marks.",
         group="modulm.tool_parsers",
         entry="parser:${camel}ToolParser",
+        noun="ToolParser",
         prefix="tool",
     ),
     "reasoning-parser": Kind(
         description="A reasoning parser: tells the thinking between two marks from the answer.",
         group="modulm.reasoning_parsers",
         entry="parser:${camel}ReasoningParser",
+        noun="ReasoningParser",
         prefix="reasoning",
     ),
     "speculator": Kind(
@@ -92,12 +99,14 @@ KINDS: dict[str, Kind] = {
         description="A LoRA resolver: finds adapters by name, in a folder.",
         group="modulm.lora_resolvers",
         entry="resolver:${camel}Resolver",
+        noun="Resolver",
         prefix="lora",
     ),
     "stat-logger": Kind(
         description="A stat logger: writes a line of JSON for every request that ends.",
         group="vllm.stat_logger_plugins",
         entry="logger:${camel}StatLogger",
+        noun="StatLogger",
         prefix="metrics",
         requires=("msgspec>=0.19",),
     ),
@@ -105,6 +114,7 @@ KINDS: dict[str, Kind] = {
         description="A platform: a kind of device with its memory, types and preferences; here, the processor.",
         group="vllm.platform_plugins",
         entry="probe:probe",
+        noun="Platform",
         prefix="platform",
         requires=(_TORCH,),
     ),
@@ -112,12 +122,14 @@ KINDS: dict[str, Kind] = {
         description="An IO processor: turns documents into prompts, and the model's outputs into one answer.",
         group="vllm.io_processor_plugins",
         entry="entry:processor",
+        noun="Processor",
         prefix="io",
     ),
     "endpoint": Kind(
         description="An endpoint plugin: routes of its own in the server, with the engine at hand.",
         group="vllm.endpoint_plugins",
         entry="plugin:${camel}Endpoint",
+        noun="Endpoint",
         prefix="endpoint",
         requires=("fastapi>=0.115",),
         core="modulm-core[serve]",
@@ -127,6 +139,7 @@ KINDS: dict[str, Kind] = {
         description="A logits processor: forbids the tokens that a request lists.",
         group="vllm.logits_processors",
         entry="processor:${camel}LogitsProcessor",
+        noun="LogitsProcessor",
         prefix="logits",
         requires=(_TORCH,),
     ),

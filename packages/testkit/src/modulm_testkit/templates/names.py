@@ -45,8 +45,7 @@ def names(kind: Kind, asked: str) -> Names:
     if isinstance(built_in, dict) and name in built_in:
         raise _refused(asked, f"it would be chosen as {name!r}, which is core's own; there are: {', '.join(built_in)}")
     camel = "".join(word[:1].upper() + word[1:] for word in name.split("_"))
-    noun = kind.entry.rpartition("}")[2]
-    camel = camel.removesuffix(noun) or camel
+    camel = camel.removesuffix(kind.noun) or camel
     return Names(distribution=asked, package=package, name=name, camel=camel)
 
 
