@@ -38,8 +38,8 @@ class AttentionConformance(Conformance):
 
     device: ClassVar[str] = "cpu"
 
-    @pytest.fixture
-    def backend(self) -> Any:
+    @pytest.fixture(name="backend")
+    def _backend(self) -> Any:
         """Return the class, or an object of it."""
         ask_for("backend", "MyBackend")
 

@@ -26,8 +26,8 @@ _FLOATS = ("float64", "float32", "float16", "bfloat16")
 class CheckpointConformance(Conformance):
     """Give `checkpoint`: a `CheckpointSample`, the class with a file and what is in it."""
 
-    @pytest.fixture
-    def checkpoint(self) -> CheckpointSample:
+    @pytest.fixture(name="checkpoint")
+    def _checkpoint(self) -> CheckpointSample:
         """Return the sample."""
         ask_for("checkpoint", "CheckpointSample(reader=MyCheckpoint, path=..., config={...}, tensors={...})")
 

@@ -19,8 +19,8 @@ from modulm_testkit.suite import Conformance, ask_for
 class EndpointConformance(Conformance):
     """Give `plugin`: what the entry point of `vllm.endpoint_plugins` names; called, it returns the plugin."""
 
-    @pytest.fixture
-    def plugin(self) -> Any:
+    @pytest.fixture(name="plugin")
+    def _plugin(self) -> Any:
         """Return the class or function."""
         ask_for("plugin", "MyPlugin")
 

@@ -18,8 +18,8 @@ from modulm_testkit.suite import Conformance, ask_for
 class ExecutorConformance(Conformance):
     """Give `executor_class`: the class that the entry point of `modulm.executors` names, called with a worker."""
 
-    @pytest.fixture
-    def executor_class(self) -> Any:
+    @pytest.fixture(name="executor_class")
+    def _executor_class(self) -> Any:
         """Return the class."""
         ask_for("executor_class", "MyExecutor")
 

@@ -24,8 +24,8 @@ _reports: dict[str, dict[str, Any]] = {}
 class GeneralPluginConformance(Conformance):
     """Give `register`: the function that the entry point of `vllm.general_plugins` names."""
 
-    @pytest.fixture
-    def register(self) -> Any:
+    @pytest.fixture(name="register")
+    def _register(self) -> Any:
         """Return the function."""
         ask_for("register", "register")
 

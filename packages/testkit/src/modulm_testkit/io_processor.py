@@ -24,8 +24,8 @@ class IOProcessorConformance(Conformance):
     data: ClassVar[Sequence[Any]] = ()
     bad_data: ClassVar[Sequence[Any]] = ()
 
-    @pytest.fixture
-    def processor_class(self) -> Any:
+    @pytest.fixture(name="processor_class")
+    def _processor_class(self) -> Any:
         """Return the class."""
         ask_for("processor_class", "MyProcessor")
 

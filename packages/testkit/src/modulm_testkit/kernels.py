@@ -35,8 +35,8 @@ class KernelConformance(Conformance):
 
     device: ClassVar[str] = "cpu"
 
-    @pytest.fixture
-    def provider(self) -> Any:
+    @pytest.fixture(name="provider")
+    def _provider(self) -> Any:
         """Return the class, or an object of it."""
         ask_for("provider", "MyKernels")
 

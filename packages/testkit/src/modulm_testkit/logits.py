@@ -42,8 +42,8 @@ class LogitsProcessorConformance(Conformance):
     bad_params: ClassVar[Sequence[dict[str, Any]]] = ()
     device: ClassVar[str] = "cpu"
 
-    @pytest.fixture
-    def processor_class(self) -> Any:
+    @pytest.fixture(name="processor_class")
+    def _processor_class(self) -> Any:
         """Return the class."""
         ask_for("processor_class", "MyProcessor")
 

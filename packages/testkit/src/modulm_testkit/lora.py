@@ -41,8 +41,8 @@ class LoRAResolverConformance(Conformance):
     base_model_name: ClassVar[str] = "tiny"
     adapters: ClassVar[Sequence[str]] = ()
 
-    @pytest.fixture
-    def resolver(self) -> Any:
+    @pytest.fixture(name="resolver")
+    def _resolver(self) -> Any:
         """Return the resolver."""
         ask_for("resolver", "MyResolver()")
 

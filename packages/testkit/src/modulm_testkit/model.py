@@ -40,8 +40,8 @@ class ModelConformance(Conformance):
     reference: ClassVar[str] = "LlamaForCausalLM"
     config: ClassVar[dict[str, Any]] = {}
 
-    @pytest.fixture
-    def model_class(self) -> Any:
+    @pytest.fixture(name="model_class")
+    def _model_class(self) -> Any:
         """Return the class."""
         ask_for("model_class", "MyForCausalLM")
 

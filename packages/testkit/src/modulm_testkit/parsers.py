@@ -52,8 +52,8 @@ class _ParserConformance(Conformance):
     tools: ClassVar[Sequence[dict[str, Any]]] = _TOOLS
     prompt: ClassVar[str] = ""
 
-    @pytest.fixture
-    def parser_class(self) -> Any:
+    @pytest.fixture(name="parser_class")
+    def _parser_class(self) -> Any:
         """Return the class that the entry point names."""
         ask_for("parser_class", "MyParser")
 

@@ -23,8 +23,8 @@ _DTYPES = ("bfloat16", "float16", "float32")
 class PlatformConformance(Conformance):
     """Give `platform_class`: the class whose path the entry point's function returns."""
 
-    @pytest.fixture
-    def platform_class(self) -> Any:
+    @pytest.fixture(name="platform_class")
+    def _platform_class(self) -> Any:
         """Return the class."""
         ask_for("platform_class", "MyPlatform")
 

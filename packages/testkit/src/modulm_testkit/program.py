@@ -52,8 +52,8 @@ class ProgramConformance(Conformance):
 
     backend: ClassVar[type[AttentionBackend] | None] = None
 
-    @pytest.fixture
-    def provider(self) -> Any:
+    @pytest.fixture(name="provider")
+    def _provider(self) -> Any:
         """Return the class, or an object of it."""
         ask_for("provider", "MyKernels")
 

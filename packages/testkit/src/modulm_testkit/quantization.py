@@ -24,8 +24,8 @@ _MISSING = "model.layers.77.mlp.up_proj"
 class QuantizationConformance(Conformance):
     """Give `scheme`: a `QuantizedSample`, the class with a checkpoint and what its weights are worth."""
 
-    @pytest.fixture
-    def scheme(self) -> QuantizedSample:
+    @pytest.fixture(name="scheme")
+    def _scheme(self) -> QuantizedSample:
         """Return the sample."""
         ask_for("scheme", "QuantizedSample(scheme=MyScheme, checkpoint=..., weights={...})")
 

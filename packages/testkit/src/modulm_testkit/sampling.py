@@ -30,8 +30,8 @@ class SamplingConformance(Conformance):
 
     device: ClassVar[str | None] = None
 
-    @pytest.fixture
-    def kernels(self) -> Any:
+    @pytest.fixture(name="kernels")
+    def _kernels(self) -> Any:
         """Return the object."""
         ask_for("kernels", "MyKernels().sampling()")
 

@@ -26,8 +26,8 @@ _BYTES_EACH = 60
 class StatLoggerConformance(Conformance):
     """Give `logger_class`: the class that the entry point of `vllm.stat_logger_plugins` names."""
 
-    @pytest.fixture
-    def logger_class(self) -> Any:
+    @pytest.fixture(name="logger_class")
+    def _logger_class(self) -> Any:
         """Return the class."""
         ask_for("logger_class", "MyLogger")
 

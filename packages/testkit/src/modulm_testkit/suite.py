@@ -36,7 +36,11 @@ class Conformance:
 
 
 def ask_for(fixture: str, example: str) -> NoReturn:
-    """Fail the test of an author who has not defined the suite's fixture."""
+    """Fail the test of an author who has not defined the suite's fixture.
+
+    Suites call it in fixtures whose methods begin with an underscore: of two fixtures of one name pytest takes the one
+    whose method comes last in the alphabet, should the author's method have a name of its own.
+    """
     pytest.fail(
         f"This suite needs a fixture {fixture!r} in your class: @pytest.fixture def {fixture}(self): return {example}",
         pytrace=False,

@@ -30,7 +30,7 @@ def test_the_table_is_true(row):
 
     assert group in VERSIONS or group == "modulm.checkpoints"
     suite = getattr(import_module(f"modulm_testkit.{module}"), name)
-    assert hasattr(suite, fixture)
+    assert hasattr(suite, f"_{fixture}")
 
 
 def test_every_contract_has_a_row():

@@ -105,3 +105,37 @@ def test_a_missing_fixture_is_asked_for(pytester, monkeypatch):
     )
     result = pytester.runpytest_inprocess("-p", "modulm_testkit.plugin", "-pno:cacheprovider")
     result.stdout.fnmatch_lines(["*needs a fixture 'executor_class' in your class*"])
+
+
+def test_one_case_of_a_promise_can_be_marked(pytester, monkeypatch):
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    pytester.makepyfile("""
+        import pytest
+        from modulm_testkit.stat_logger import StatLoggerConformance
+        from modulm.interfaces.metrics import StatLoggerBase
+
+        class Picky(StatLoggerBase):
+            def __init__(self, vllm_config, engine_index=0): pass
+            def log_engine_initialized(self): pass
+            def record(self, scheduler_stats, iteration_stats, mm_cache_stats=None, engine_idx=0):
+                for ended in iteration_stats.finished_requests if iteration_stats else ():
+                    assert ended.finish_reason != "error"
+
+        @pytest.mark.conformance_xfail("test_takes_every_ending[True-error]", reason="issue 8")
+        @pytest.mark.conformance_xfail("test_takes_every_ending[False-error]", reason="issue 9")
+        class TestPicky(StatLoggerConformance):
+            @pytest.fixture
+            def logger_class(self):
+                return Picky
+    """)
+    result = pytester.runpytest_inprocess("-p", "modulm_testkit.plugin", "-pno:cacheprovider", "-k", "every_ending")
+    result.assert_outcomes(xfailed=2, passed=6)
+
+
+def test_a_fixture_may_have_another_method_name(pytester, monkeypatch):
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    named = PLUGIN.format(mark="", body="pass").replace("@pytest.fixture", "@pytest.fixture(name='executor_class')")
+    pytester.makepyfile(named.replace("def executor_class(self)", "def a_class(self)"))
+    pytester.runpytest_inprocess("-p", "modulm_testkit.plugin", "-pno:cacheprovider").assert_outcomes(
+        failed=3, passed=4
+    )
