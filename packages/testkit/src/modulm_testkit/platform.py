@@ -104,7 +104,9 @@ class PlatformConformance(Conformance):
         assert config == once
 
     def test_seeds_its_generators(self, platform: Platform) -> None:
-        """After `manual_seed` the same numbers are drawn on the device."""
+        """After `manual_seed`, where there is one, the same numbers are drawn on the device."""
+        if type(platform).manual_seed is Platform.manual_seed:
+            pytest.skip("it leaves generators as they are")
         drawn = []
         for _ in range(2):
             platform.manual_seed(11)
