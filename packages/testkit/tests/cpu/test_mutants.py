@@ -10,7 +10,6 @@ from checks import MutantChecks
 class TestMutants(MutantChecks):
     contracts = (
         "attention",
-        "checkpoint",
         "general",
         "kernels",
         "logits",
@@ -19,7 +18,6 @@ class TestMutants(MutantChecks):
         "program",
         "reasoning_parsers",
         "sampling",
-        "stat_logger",
         "tool_parsers",
     )
 

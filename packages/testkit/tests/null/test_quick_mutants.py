@@ -1,4 +1,4 @@
-"""Contracts whose mutants take no time and no torch; the others are in `tests/cpu/test_mutants.py`."""
+"""Contracts whose mutants take a second or two and no torch; the others are in `tests/cpu/test_mutants.py`."""
 
 import sys
 
@@ -6,7 +6,7 @@ from checks import MutantChecks
 
 
 class TestMutants(MutantChecks):
-    contracts = ("quantization", "io_processor", "executor", "lora", "endpoint")
+    contracts = ("checkpoint", "endpoint", "executor", "io_processor", "lora", "quantization", "stat_logger")
 
 
 def test_no_torch():
