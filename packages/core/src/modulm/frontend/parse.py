@@ -138,8 +138,8 @@ class ResponseReader:
         self._tool = tool
         self._parallel = parallel
         self._num_calls = 0
-        self._space: str | None = ""
-        """White space since a call or the beginning; None once there is other content."""
+        self._space: str | None = None if tool is None else ""
+        """White space since a call or the beginning, not told yet; None once there is other content."""
 
     def think(self, text: str, token_ids: Sequence[int] = ()) -> str:
         """Take more of the text, and return what is certain to be answer."""
@@ -202,9 +202,9 @@ class ResponseReader:
 
     def _add_content(self, text: str) -> None:
         """White space alone before, between and after calls is no content."""
-        if self._tool is not None and self._space is not None:
+        if self._space is not None:
             text = self._space + text
-            self._space = text if not text.strip() else None
+            self._space = text if self._tool is not None and not text.strip() else None
             if self._space is not None:
                 return
         if text:

@@ -119,6 +119,10 @@ def test_a_parser_that_fails_reads_no_more_and_the_rest_is_content(answer, caplo
     assert "Wrong failed; what is left of this response is passed on unread" in record.getMessage()
 
 
+def test_white_space_before_a_failure_stays_before_it(caplog):
+    assert read(" \n! x", tool=wrong(leave)).content == " \n! x"
+
+
 def test_a_reasoning_parser_that_fails_leaves_the_rest_to_the_answer(caplog):
     class Sad(Think):
         def push(self, text, token_ids=()):
