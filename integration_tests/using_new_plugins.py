@@ -113,6 +113,22 @@ def quantization(name, package, model):
     return {"layers": len(scales)}
 
 
+def structured_output(name, package, model):
+    from modulm import SamplingParams, StructuredOutputsParams
+
+    fills = counted(module(package, "backend").Choosing, "fill")
+    engine = llm(model, structured_output_backend=name)
+    free = engine.generate(PROMPT, SamplingParams(temperature=0, max_tokens=4))[0].outputs[0].text
+    found = []
+    for choice in (["yes", "no"], ["über", "unter"]):
+        form = StructuredOutputsParams(choice=choice)
+        output = engine.generate(PROMPT, SamplingParams(temperature=0, structured_outputs=form))[0].outputs[0]
+        assert output.text in choice and output.finish_reason == "stop", output
+        found.append(output.text)
+    assert free not in found and len(fills) >= sum(map(len, found))
+    return found
+
+
 def renamed(model, architecture):
     """Return a copy of the checkpoint that says it is of another architecture."""
     folder = shutil.copytree(model, model.parent / architecture)

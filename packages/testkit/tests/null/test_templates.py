@@ -14,7 +14,7 @@ from modulm_testkit.templates import TEMPLATES
 from modulm_testkit.templates.kinds import KINDS
 from modulm_testkit.templates.names import names
 
-MISSING = {"structured-output", "speculator"}
+MISSING = {"speculator"}
 WRITTEN = sorted(set(KINDS) - MISSING)
 ASKED = {
     "attention", "kernels", "quantization", "model", "structured-output", "tool-parser", "reasoning-parser",

@@ -72,9 +72,12 @@ KINDS: dict[str, Kind] = {
         requires=(_TORCH,),
     ),
     "structured-output": Kind(
-        description="A grammar backend: makes output follow a grammar or a schema.",
+        description="A grammar backend: makes an output one of several texts.",
         group="modulm.structured_output",
-        missing="core has no contract for grammar backends",
+        entry="backend:${camel}Backend",
+        noun="Backend",
+        prefix="structured",
+        requires=(_NUMPY,),
     ),
     "tool-parser": Kind(
         description="A tool parser: finds calls that a model writes as JSON between marks.",
