@@ -18,7 +18,7 @@ from modulm_testkit.fakes import finished_request, iteration_stats, logged_confi
 from modulm_testkit.routes import core_routes, routes_of
 from modulm_testkit.suite import Conformance, ask_for
 
-_REQUESTS = 150
+_REQUESTS = 300
 _BYTES_EACH = 60
 """What a logger may keep of a request that has ended: nothing but a little noise."""
 
