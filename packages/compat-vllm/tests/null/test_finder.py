@@ -15,7 +15,7 @@ import modulm_compat_vllm
 
 def child(code, *, folder=None, **variables):
     """Run code in a new interpreter, in `folder` and with it on the path; return the JSON that it printed."""
-    environment = {k: v for k, v in os.environ.items() if not k.startswith(("MODULM_COMPAT", "VLLM_"))}
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("MODULM_", "VLLM_"))}
     path = [str(folder), *filter(None, [environment.get("PYTHONPATH")])] if folder else []
     environment |= {"PYTHONPATH": os.pathsep.join(path)} if path else {}
     done = subprocess.run(
