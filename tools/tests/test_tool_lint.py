@@ -37,6 +37,7 @@ FORBIDDEN = {
     "no-torch-doors": ("modulm/llm.py", "import torch"),
     "core-names-no-plugin": ("modulm/resolve.py", "import modulm_quant_gguf"),
     "plugins-public": ("modulm_quant_gguf/__init__.py", "import modulm.engine"),
+    "compat-vllm": ("modulm_compat_vllm/__init__.py", "import modulm.worker"),
 }
 CONTRACTS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
 
