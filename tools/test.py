@@ -8,6 +8,7 @@ nothing of what is tested.
 import argparse
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -103,6 +104,8 @@ def main() -> int:
     parser.add_argument("--tier", action="append", choices=TIERS, help="only this tier; may be given again")
     parser.add_argument("-x", action="store_true", dest="stop", help="stop at the first suite that fails")
     arguments, pytest_arguments = parser.parse_known_args()
+    # A shell without job control starts background jobs with Ctrl-C ignored, and the tests would inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     done = suites(ROOT, [tier for tier in TIERS if tier in (arguments.tier or TIERS)], arguments.only)
     for suite in done:
         if suite.tier == "gpu" and not has_gpu():

@@ -59,3 +59,13 @@ def test_whole_run(workspace_root, body, status, closing):
     done = subprocess.run([sys.executable, "tools/test.py"], cwd=workspace_root, capture_output=True, text=True)
     assert done.stdout.splitlines()[-1] == closing
     assert done.returncode == status
+
+
+def test_suites_can_be_interrupted_where_the_tool_cannot(workspace_root):
+    body = "import signal\ndef test_a(): assert signal.getsignal(signal.SIGINT) is signal.default_int_handler\n"
+    write(workspace_root, "packages/core/tests/null/test_a.py", body)
+    for name in ("test.py", "workspace.py"):
+        write(workspace_root, f"tools/{name}", (ROOT / "tools" / name).read_text())
+    command = f"{sys.executable} tools/test.py & wait $!"  # without job control
+    done = subprocess.run(["sh", "-c", command], cwd=workspace_root, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
