@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import cast
 
 import numpy as np
@@ -56,7 +56,6 @@ class Preparation:
     compiling: "Future[CompiledGrammar]"
     deadline: float
     timeout_s: float
-    started: float = field(default_factory=time.monotonic)
 
     def is_over(self) -> bool:
         """Whether `result` has an answer."""
