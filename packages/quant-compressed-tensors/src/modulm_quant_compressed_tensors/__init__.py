@@ -1,0 +1,1 @@
+"""checkpoints of compressed-tensors (LLM Compressor)."""

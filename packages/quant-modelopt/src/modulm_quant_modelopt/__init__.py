@@ -1,0 +1,1 @@
+"""checkpoints of NVIDIA ModelOpt: FP8, NVFP4, MXFP8."""

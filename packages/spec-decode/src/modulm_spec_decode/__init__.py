@@ -1,0 +1,1 @@
+"""Speculative decoding for modulm: drafts by looking up n-grams and suffixes."""

@@ -1,0 +1,1 @@
+"""Structured output for modulm by lm-format-enforcer: JSON Schema, regular expressions, choices."""

@@ -1,0 +1,1 @@
+"""Structured output for modulm by outlines-core: regular expressions, choices, JSON Schema."""
