@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
-from typing import cast
+from typing import TypeVar, cast
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from modulm.interfaces.structured import CompiledGrammar, Grammar, StructuredOut
 from modulm.log import logger
 from modulm.plugins.choose import choose
 from modulm.plugins.known import KNOWN
+from modulm.plugins.refs import PASSING
 from modulm.plugins.registry import registry
 from modulm.structured_outputs import StructuredOutputsParams
 
@@ -28,6 +29,7 @@ _MOST_KEPT = 256
 """Compiled forms."""
 _NUM_THREADS = 2
 _log = logger("engine")
+Answer = TypeVar("Answer")
 
 
 @dataclass(kw_only=True)
@@ -49,11 +51,58 @@ class TokenMasks:
         return self.bits
 
 
+class SequenceGrammar(Grammar):
+    """A backend's grammar of one sequence. What the backend raises is kept here: it ends this sequence and no other.
+
+    Attributes:
+        error: Why the sequence cannot go on, once the backend has failed; everything is allowed from then on.
+    """
+
+    def __init__(self, grammar: Grammar, backend: str) -> None:
+        self.error: str | None = None
+        self._grammar = grammar
+        self._backend = backend
+
+    def fill(self, mask: np.ndarray) -> None:
+        """See `Grammar`."""
+        self._asked("filling a mask", lambda: self._grammar.fill(mask), None)
+        if self.error is not None:
+            mask.fill(0xFFFFFFFF)
+
+    def accept(self, token_ids: Sequence[int]) -> bool:
+        """See `Grammar`."""
+        return self._asked("taking a token", lambda: self._grammar.accept(token_ids), True)
+
+    def rollback(self, num_tokens: int) -> None:
+        """See `Grammar`."""
+        self._asked("taking tokens back", lambda: self._grammar.rollback(num_tokens), None)
+
+    @property
+    def is_terminated(self) -> bool:
+        """See `Grammar`."""
+        return self._asked("asking for its end", lambda: self._grammar.is_terminated, False)
+
+    def _asked(self, doing: str, ask: Callable[[], Answer], otherwise: Answer) -> Answer:
+        if self.error is None:
+            try:
+                return ask()
+            except PASSING:
+                raise
+            except BaseException as error:  # native libraries panic with errors that are no Exception
+                _log.exception("Structured-output backend %r failed", self._backend)
+                self.error = (
+                    f"Structured-output backend {self._backend!r} failed: {doing} raised {type(error).__name__}: "
+                    f"{error}. Choose another backend, or mend it."
+                )
+        return otherwise
+
+
 @dataclass(kw_only=True)
 class Preparation:
     """A request's form on its way; `result` may be asked for any number of times."""
 
-    compiling: "Future[CompiledGrammar]"
+    compiling: "Future[tuple[str, CompiledGrammar]]"
+    """The backend's name comes with it."""
     deadline: float
     timeout_s: float
 
@@ -68,7 +117,7 @@ class Preparation:
         except FutureTimeoutError:
             return
 
-    def result(self) -> Grammar:
+    def result(self) -> SequenceGrammar:
         """Return the state at the beginning. Raises `RequestError` with the reason why there is none."""
         if not self.compiling.done():
             raise RequestError(
@@ -76,12 +125,13 @@ class Preparation:
                 parameter="structured_outputs",
             )
         try:
-            return self.compiling.result().start()
-        except RequestError:
+            backend, compiled = self.compiling.result()
+            return SequenceGrammar(compiled.start(), backend)
+        except (RequestError, *PASSING):
             raise
         except (PluginError, ConfigError) as error:
             raise RequestError(f"structured_outputs is refused: {error}", parameter="structured_outputs") from error
-        except Exception as error:
+        except BaseException as error:  # native libraries panic with errors that are no Exception
             _log.exception("A structured-output backend failed")
             raise RequestError(
                 f"structured_outputs cannot be served: the backend failed with {type(error).__name__}: {error}.",
@@ -105,7 +155,7 @@ class Grammars:
         self._lock = threading.Lock()
         self._vocabulary: Vocabulary | None = None
         self._backends: dict[type[StructuredOutputBackend], StructuredOutputBackend] = {}
-        self._kept: OrderedDict[tuple[object, ...], Future[CompiledGrammar]] = OrderedDict()
+        self._kept: OrderedDict[tuple[object, ...], Future[tuple[str, CompiledGrammar]]] = OrderedDict()
         self._pool: ThreadPoolExecutor | None = None
         self._filler: ThreadPoolExecutor | None = None
 
@@ -141,7 +191,7 @@ class Grammars:
             if pool is not None:
                 pool.shutdown(wait=False, cancel_futures=True)
 
-    def _compile(self, params: StructuredOutputsParams) -> CompiledGrammar:
+    def _compile(self, params: StructuredOutputsParams) -> tuple[str, CompiledGrammar]:
         names = registry(FAMILY).names()
         if not names and self._backend == "auto":
             packages = sorted(set(KNOWN.get(FAMILY, {}).values()))
@@ -150,7 +200,8 @@ class Grammars:
                 f"{', '.join(packages)}; for example: pip install {packages[0]}."
             )
         choice = choose(FAMILY, self._backend, names, lambda cls: cls.supports(params))
-        return self._backend_of(cast(type[StructuredOutputBackend], choice.value)).compile(params)
+        backend = cast(type[StructuredOutputBackend], choice.value)
+        return backend.name, self._backend_of(backend).compile(params)
 
     def _backend_of(self, cls: type[StructuredOutputBackend]) -> StructuredOutputBackend:
         with self._lock:

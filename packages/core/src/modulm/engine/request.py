@@ -7,9 +7,9 @@ from enum import IntEnum
 
 import msgspec
 
+from modulm.engine.grammar import SequenceGrammar
 from modulm.engine.kv.groups import BlockTables
 from modulm.engine.kv.prefix import HashChain
-from modulm.interfaces.structured import Grammar
 from modulm.types import FinishReason, Request, SampledTokens, TokenLogprobs
 
 Order = tuple[int, float, int]
@@ -70,7 +70,9 @@ class Sequence:
         "token_ids",
     )
 
-    def __init__(self, request: Request, order: Order, chain: HashChain | None, grammar: Grammar | None = None) -> None:
+    def __init__(
+        self, request: Request, order: Order, chain: HashChain | None, grammar: SequenceGrammar | None = None
+    ) -> None:
         self.request = request
         self.grammar = grammar
         self.request_id = request.request_id

@@ -11,11 +11,11 @@ from bisect import bisect_left, insort
 from operator import attrgetter
 
 from modulm.config import EngineConfig
+from modulm.engine.grammar import SequenceGrammar
 from modulm.engine.kv.groups import BlockTables, KVGroups
 from modulm.engine.kv.prefix import chain_for
 from modulm.engine.request import Sequence, State
 from modulm.engine.stats import Recorder
-from modulm.interfaces.structured import Grammar
 from modulm.types import (
     EngineStats,
     FinishReason,
@@ -76,7 +76,7 @@ class Scheduler:
         """Whether `schedule` would give the worker anything to do."""
         return bool(self._live or self._forget)
 
-    def add(self, request: Request, grammar: Grammar | None = None) -> None:
+    def add(self, request: Request, grammar: SequenceGrammar | None = None) -> None:
         """Queue a request that `admit.py` has let pass; its id is not among those that live."""
         assert request.request_id not in self._live
         self._num_added += 1
@@ -113,7 +113,7 @@ class Scheduler:
         self._recorder.num_steps += 1
         return step.plan
 
-    def constrained(self) -> tuple[list[int], list[Grammar]]:
+    def constrained(self) -> tuple[list[int], list[SequenceGrammar]]:
         """Return which entries of the plan in flight get a token in a given form, and how far each has come."""
         assert self._step is not None
         pairs = zip(self._step.sequences, self._step.plan.scheduled, strict=True)
@@ -262,10 +262,13 @@ class Scheduler:
         output.prompt_logprobs = prompt_logprobs
         if sampled.token_ids:
             count, reason, output.stop_token_id = sequence.append(sampled.token_ids)
-            if sequence.grammar is not None and reason != "stop":
-                if not sequence.grammar.accept(sampled.token_ids[:count]):
+            grammar = sequence.grammar
+            if grammar is not None and reason != "stop":
+                if not grammar.accept(sampled.token_ids[:count]):
                     return self._finish(sequence, "error", error=_NOT_ITS_FORM)
-                reason = "stop" if sequence.grammar.is_terminated else reason
+                reason = "stop" if grammar.is_terminated else reason
+            if grammar is not None and grammar.error is not None:
+                return self._finish(sequence, "error", error=grammar.error)
             output.token_ids = sampled.token_ids[:count]
             output.logprobs = sampled.logprobs[:count] if sampled.logprobs is not None else None
             self._recorder.tokens(sequence, count, now)

@@ -54,9 +54,28 @@ class Choice(Grammar):
         return self.nexts() == {EOS}
 
 
+class Panic(BaseException):
+    """As Rust's, in Python."""
+
+
+def failing(method):
+    """Return a grammar that fails there once it has come to a 7."""
+
+    def fail(self, *args):
+        if self.done.endswith("7"):
+            raise Panic("at a seven")
+        return getattr(super(faulty, self), method)(*args)
+
+    def is_terminated(self):
+        return fail(self) if self.done.endswith("7") else Choice.is_terminated.fget(self)
+
+    faulty = type("Faulty", (Choice,), {method: property(is_terminated) if method == "is_terminated" else fail})
+    return faulty
+
+
 class Digits(StructuredOutputBackend):
     name = "digits"
-    made, compiled, gate = 0, 0, threading.Event()
+    made, compiled, gate, grammar = 0, 0, threading.Event(), Choice
 
     @classmethod
     def supports(cls, params):
@@ -72,12 +91,14 @@ class Digits(StructuredOutputBackend):
             self.gate.wait(10)
         if params.choice == ["broken"]:
             raise ZeroDivisionError("oh")
+        if params.choice == ["panics"]:
+            raise Panic("oh")
         if params.choice == ["wrong"]:
             raise RequestError("choice is wrong", parameter="structured_outputs")
 
         class Compiled(CompiledGrammar):
             def start(self):
-                return Choice(params.choice)
+                return Digits.grammar(params.choice)
 
         return Compiled()
 
@@ -173,6 +194,7 @@ def test_the_same_form_is_compiled_once_and_the_backend_made_once(engine):
         ({"regex": "a"}, "regex is not enforced"),
         ({"choice": ["wrong"]}, "choice is wrong"),
         ({"choice": ["broken"]}, "the backend failed with ZeroDivisionError: oh"),
+        ({"choice": ["panics"]}, "the backend failed with Panic: oh"),
     ],
 )
 def test_what_cannot_be_had_is_the_requests_fault_and_ends_nothing_else(engine, form, reason):
@@ -214,6 +236,20 @@ def test_a_token_against_the_form_ends_its_sequence_only(engine):
     assert got["a"][1].finish_reason == "error" and "does not allow" in got["a"][1].error
     assert got["a"][1].refused is None
     assert got["b"][0] == "99"
+
+
+@pytest.mark.parametrize(
+    ("method", "doing"),
+    [("fill", "filling a mask"), ("accept", "taking a token"), ("is_terminated", "asking for its end")],
+)
+def test_a_backend_that_fails_ends_its_own_sequence_only(engine, monkeypatch, method, doing):
+    monkeypatch.setattr(Digits, "grammar", failing(method))
+    got = run(engine, request("a", choice=["171"]), request("b", choice=["12345"]), request("c", max_tokens=6))
+    assert (got["a"][1].finish_reason, got["a"][1].refused) == ("error", None)
+    assert got["a"][1].error.startswith(f"Structured-output backend 'digits' failed: {doing} raised Panic: at a seven.")
+    assert got["a"][0] == ("1" if method == "is_terminated" else "17")
+    assert got["b"][0] == "12345" and got["c"][0] == "999999"
+    assert run(engine, request("a", choice=["5"]))["a"][0] == "5"
 
 
 def test_preempted_sequences_go_on_where_they_were(engine):
