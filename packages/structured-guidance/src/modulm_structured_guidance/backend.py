@@ -105,6 +105,10 @@ class GuidanceGrammar(Grammar):
         if num_tokens and not self._matcher.rollback(num_tokens):
             raise ValueError(f"{num_tokens} tokens cannot be taken back: {self._matcher.get_error()}")
 
+    def forced(self) -> list[int]:
+        """See `Grammar`. Where there are some, the mask allows the first of them and nothing else."""
+        return self._matcher.compute_ff_tokens()
+
     @property
     def is_terminated(self) -> bool:
         """See `Grammar`."""

@@ -116,3 +116,40 @@ def test_white_space_has_an_end(backend, writing):
             return
         assert grammar.accept([space])
     pytest.fail("it goes on")
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        {
+            "json": {
+                "type": "object",
+                "properties": {"name": {"const": 12}},
+                "required": ["name"],
+                "additionalProperties": False,
+            }
+        },
+        {"regex": "ab nullab[0-9]name"},
+        {"choice": ["null and name", "345"]},
+    ],
+    ids=str,
+)
+def test_what_is_forced_is_all_that_masks_allow(backend, writing, form):
+    grammar = backend.compile(StructuredOutputsParams(**form, disable_any_whitespace="json" in form)).start()
+    num_forced = 0
+    for _ in range(60):
+        if grammar.is_terminated:
+            break
+        for token in (forced := grammar.forced()):
+            assert writing.allowed(grammar) == [token]
+            assert grammar.accept([token])
+        num_forced += len(forced)
+        grammar.rollback(len(forced))
+        assert grammar.forced() == forced  # it takes nothing
+        ids = [each for each in writing.allowed(grammar) if each != writing.eos]
+        assert not ids or grammar.accept(ids[:1])
+        if not ids:
+            break
+    else:
+        pytest.fail("it does not end")
+    assert num_forced >= 3

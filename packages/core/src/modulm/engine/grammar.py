@@ -77,6 +77,10 @@ class SequenceGrammar(Grammar):
         """See `Grammar`."""
         self._asked("taking tokens back", lambda: self._grammar.rollback(num_tokens), None)
 
+    def forced(self) -> list[int]:
+        """See `Grammar`."""
+        return self._asked("asking for what must come", lambda: self._grammar.forced(), [])
+
     @property
     def is_terminated(self) -> bool:
         """See `Grammar`."""

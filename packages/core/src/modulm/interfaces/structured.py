@@ -56,6 +56,14 @@ class Grammar(ABC):
     def rollback(self, num_tokens: int) -> None:
         """Take back the last tokens (of a draft that was not taken)."""
 
+    def forced(self) -> list[int]:
+        """Return tokens that must come next, as the tokenizer would write their text; empty where that is not known.
+
+        They are computed in one step instead of one after the other. Each is sampled under its mask all the same, so
+        that a wrong one costs time and changes nothing. Called by the engine's thread after `accept`; be quick.
+        """
+        return []
+
     @property
     @abstractmethod
     def is_terminated(self) -> bool:
