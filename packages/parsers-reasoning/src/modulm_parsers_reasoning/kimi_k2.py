@@ -3,8 +3,6 @@
 Source: the chat template of Kimi-K2-Thinking, and Moonshot's tool call guidance.
 """
 
-from modulm.interfaces.parsers import TokenizerView
-from modulm.interfaces.support import Rejected, Support
 from modulm_parsers_reasoning.tagged import TaggedReasoningParser
 
 _CALLS = "<|tool_calls_section_begin|>"
@@ -16,10 +14,4 @@ class KimiK2ReasoningParser(TaggedReasoningParser):
     start_marker, end_marker = "<think>", "</think>"
     also_end = (_CALLS,)
     special_tokens = (start_marker, end_marker, _CALLS)
-
-    @classmethod
-    def matches(cls, tokenizer: TokenizerView, chat_template: str) -> Support:
-        """See `ResponseParser`."""
-        if _CALLS not in chat_template:
-            return Rejected(f"the chat template has no {_CALLS}")
-        return super().matches(tokenizer, chat_template)
+    signs = (end_marker, _CALLS)

@@ -1,12 +1,12 @@
-"""`<think>...</think>`, written by the model itself and switched by the template: Qwen 3, DeepSeek V3.1, GLM 4.5, MiMo.
+"""`<think>...</think>`, written by the model itself or by the template, with a switch: Qwen 3, DeepSeek V3.1, GLM.
 
 Source: their chat templates. Without thinking they write an end tag into the prompt, or an empty pair; those of models
-that always think end in `<think>`.
+that always think end in `<think>`. A model that calls a tool amid its thoughts need not close them first.
 """
 
 from modulm.interfaces.parsers import TokenizerView
 from modulm.interfaces.support import Rejected, Support
-from modulm_parsers_reasoning.tagged import TaggedReasoningParser
+from modulm_parsers_reasoning.tagged import SPECIFIC, TaggedReasoningParser
 
 
 class Qwen3ReasoningParser(TaggedReasoningParser):
@@ -14,6 +14,8 @@ class Qwen3ReasoningParser(TaggedReasoningParser):
 
     start_marker, end_marker = "<think>", "</think>"
     special_tokens = (start_marker, end_marker)
+    also_end = ("<tool_call>",)
+    foreign = SPECIFIC
 
     @classmethod
     def matches(cls, tokenizer: TokenizerView, chat_template: str) -> Support:

@@ -1,57 +1,58 @@
-"""Thinking and answer told apart, with the bugs replayed that public trackers know (B3 to B6), whatever the cuts."""
+"""Thinking and answer told apart, by every name, whatever the cuts: the cases of reasoning_cases.toml."""
+
+import tomllib
+from pathlib import Path
+from pkgutil import resolve_name
 
 import pytest
 
+from modulm.errors import ConfigError
 from modulm.interfaces.parsers import ResponseContext, collect
 from modulm.interfaces.support import Accepted, Rejected
-from modulm_parsers_reasoning.deepseek_r1 import DeepSeekR1ReasoningParser
-from modulm_parsers_reasoning.granite import GraniteReasoningParser
-from modulm_parsers_reasoning.kimi_k2 import KimiK2ReasoningParser
-from modulm_parsers_reasoning.mistral import MistralReasoningParser
-from modulm_parsers_reasoning.qwen3 import Qwen3ReasoningParser
-from modulm_parsers_reasoning.seed_oss import SeedOSSReasoningParser
+from modulm_testkit.parsers import ReasoningParserConformance
 
-R1, QWEN3 = DeepSeekR1ReasoningParser, Qwen3ReasoningParser
-V31_ON, V31_OFF = (ResponseContext(prompt=f"<｜User｜>hi<｜Assistant｜>{tag}") for tag in ("<think>", "</think>"))
-GRANITE = "Here is my thought process: hm. Here is my response: yes"
-OPEN = ResponseContext(prompt="<｜User｜>hi<｜Assistant｜><think>\n")
-CLOSED = ResponseContext(prompt="<|im_start|>assistant\n<think>\n\n</think>\n\n")
-PLAIN = ResponseContext(prompt="<|im_start|>user\nwhat is <think>?<|im_end|>\n<|im_start|>assistant\n")
-OFF = ResponseContext(template_kwargs={"enable_thinking": False})
-CASES = [
-    (R1, OPEN, "x</think>y", "x", "y"),
-    (R1, OPEN, "<think>x</think>y", "x", "y"),  # B4
-    (R1, PLAIN, "\nx\n</think>\n\ny", "\nx\n", "\n\ny"),
-    (R1, ResponseContext(), "<think>\nx\n</think>\n\ny", "\nx\n", "\n\ny"),  # B3, in some of the cuts
-    (R1, OPEN, "x, and then max_tokens", "x, and then max_tokens", ""),
-    (R1, OPEN, "a </thin b </think", "a </thin b </think", ""),
-    (R1, OPEN, "x</think>y <think>z</think>", "x", "y <think>z</think>"),
-    (R1, OFF, '{"a":1}', "", '{"a":1}'),  # B6
-    (R1, CLOSED, '{"a":1}', "", '{"a":1}'),
-    (R1, OPEN, "</think>", "", ""),
-    (R1, OPEN, "", "", ""),
-    (QWEN3, PLAIN, "<think>\nx\n</think>\n\ny", "\nx\n", "\n\ny"),
-    (QWEN3, OPEN, "x</think>y", "x", "y"),
-    (QWEN3, PLAIN, "y without tags", "", "y without tags"),
-    (QWEN3, PLAIN, " \n", "", " \n"),
-    (QWEN3, PLAIN, "<thi", "", "<thi"),
-    (QWEN3, PLAIN, "see <think>", "", "see <think>"),
-    (QWEN3, OFF, '{"a":1}', "", '{"a":1}'),  # B6
-    (QWEN3, CLOSED, " y", "", " y"),
-    (QWEN3, PLAIN, "<think></think>y", "", "y"),
-    (QWEN3, PLAIN, "<think>ä 😊</think>Größe", "ä 😊", "Größe"),
-    (QWEN3, V31_ON, "x</think>y", "x", "y"),
-    (QWEN3, V31_OFF, "y", "", "y"),
-    (KimiK2ReasoningParser, PLAIN, "<think>x</think>y", "x", "y"),
-    (KimiK2ReasoningParser, PLAIN, "<think>x<|tool_calls_section_begin|>y", "x", "<|tool_calls_section_begin|>y"),
-    (MistralReasoningParser, PLAIN, "[THINK]x[y][/THINK]z", "x[y]", "z"),
-    (MistralReasoningParser, PLAIN, "z", "", "z"),
-    (SeedOSSReasoningParser, PLAIN, "<seed:think>x</seed:think>y", "x", "y"),
-    (SeedOSSReasoningParser, PLAIN, "x</seed:think>y", "x", "y"),
-    (GraniteReasoningParser, PLAIN, GRANITE, " hm. ", " yes"),
-    (GraniteReasoningParser, PLAIN, GRANITE.replace("Here is", "Here's"), " hm. ", " yes"),
-    (GraniteReasoningParser, PLAIN, "Here is my answer.", "", "Here is my answer."),
+HERE = Path(__file__).parent
+CASES = tomllib.loads((HERE / "reasoning_cases.toml").read_text())
+NAMES = tomllib.loads((HERE.parents[1] / "pyproject.toml").read_text())["project"]["entry-points"][
+    "modulm.reasoning_parsers"
 ]
+TOOLS = ({"name": "f"},)
+
+
+class Described:
+    """A tokenizer whose checkpoint says what its responses look like, as transformers documents it."""
+
+    added_tokens = {}
+    response_template = {
+        "start_anchor": "<|im_start|>assistant\n",
+        "fields": {
+            "thinking": {"open": "<think>", "close": "</think>"},
+            "content": {},
+            "tool_calls": {"open": "<tool_call>", "close": "</tool_call>", "content": "json", "repeats": True},
+        },
+    }
+
+
+HF = [
+    ("<|im_start|>assistant\n", "<think>x</think>y", "x", "y"),
+    ("<|im_start|>assistant\n<think>", "x</think>y", "x", "y"),
+    ("<|im_start|>assistant\n<think></think>", "y", "", "y"),
+    ("<|im_start|>assistant\n", "y <tool_call>{}</tool_call>", "", "y <tool_call>{}</tool_call>"),
+]
+
+
+def context_of(case):
+    tools = TOOLS if case.get("tools") else ()
+    return ResponseContext(prompt=case.get("prompt", ""), tools=tools, template_kwargs=case.get("names", {}))
+
+
+def check(parser, context, text, reasoning, content):
+    whole = parser.parse(text, context)
+    assert (whole.reasoning, whole.content, whole.calls) == (reasoning, content, [])
+    ways = [[text[i : i + size] for i in range(0, len(text), size)] for size in range(1, 9)]
+    ways += [[text[:cut], text[cut:]] for cut in range(len(text))]
+    for pieces in ways:
+        assert pushed(parser, context, pieces) == whole, pieces
 
 
 def pushed(parser_class, context, pieces):
@@ -60,33 +61,112 @@ def pushed(parser_class, context, pieces):
     return collect([*events, *parser.finish("stop")])
 
 
-@pytest.mark.parametrize(("parser", "context", "text", "reasoning", "content"), CASES)
-def test_the_right_value_however_the_text_is_cut(parser, context, text, reasoning, content):
-    whole = parser.parse(text, context)
-    assert (whole.reasoning, whole.content, whole.calls) == (reasoning, content, [])
-    ways = [[text[i : i + size] for i in range(0, len(text), size)] for size in (1, 2, 3, 5, 8)]
-    ways += [[text[:cut], text[cut:]] for cut in range(len(text))]
-    ways += [[text[:a], text[a:b], text[b:]] for a in range(len(text)) for b in range(a, len(text))]
-    for pieces in ways:
-        assert pushed(parser, context, pieces) == whole, pieces
+@pytest.mark.parametrize(("name", "case"), [(name, case) for name, cases in CASES.items() for case in cases])
+def test_the_right_value_however_the_text_is_cut(name, case):
+    check(resolve_name(NAMES[name]), context_of(case), case["text"], case["reasoning"], case["content"])
+
+
+def test_every_name_has_cases():
+    assert set(NAMES) == {*CASES, "hf"}
+    assert len(NAMES) == 38
+
+
+@pytest.mark.parametrize(("prompt", "text", "reasoning", "content"), HF)
+def test_a_format_that_the_checkpoint_describes(prompt, text, reasoning, content):
+    context = ResponseContext(tokenizer=Described(), tools=TOOLS, prompt=prompt)
+    check(resolve_name(NAMES["hf"]), context, text, reasoning, content)
+
+
+def test_a_description_that_cannot_be_followed_is_refused():
+    parser = resolve_name(NAMES["hf"])
+    silent, pattern = Described(), Described()
+    silent.response_template = None
+    pattern.response_template = {"fields": {"thinking": {"open_pattern": "<t.*?>", "close": "</t>"}}}
+    with pytest.raises(ConfigError, match="response_template describes, which is not there"):
+        parser(ResponseContext(tokenizer=silent))
+    with pytest.raises(ConfigError, match="thinking has open_pattern"):
+        parser(ResponseContext(tokenizer=pattern))
+
+
+@pytest.mark.parametrize("name", ["hy_v3", "hy_v4"])
+def test_tags_with_a_suffix_of_the_checkpoint(name):
+    class Suffixed:
+        added_tokens = {7: "<think:6124c78e>", 8: "</think:6124c78e>"}
+
+    context = ResponseContext(tokenizer=Suffixed(), prompt="<think:6124c78e>")
+    check(resolve_name(NAMES[name]), context, "x </think>?</think:6124c78e>y", "x </think>?", "y")
+    context = ResponseContext(tokenizer=Suffixed(), prompt="<think:6124c78e></think:6124c78e>")
+    check(resolve_name(NAMES[name]), context, "y", "", "y")
 
 
 def test_thinking_is_told_as_it_comes_and_a_tag_never():
-    parser = R1(OPEN)
+    parser = resolve_name(NAMES["deepseek_r1"])(ResponseContext())
     said = [parser.push(piece) for piece in ("on", "e <", "/thi", "s </thi", "nk>t", "wo")]
     assert [[event.text for event in events] for events in said] == [["on"], ["e "], [], ["</this "], ["t"], ["wo"]]
 
 
-def test_the_template_tells_the_format():
-    r1 = "{% if '</think>' in content %}{% set content = content.split('</think>')[-1] %}{% endif %}<think>\n"
-    qwen3 = "{% if enable_thinking is false %}<think>\n\n</think>\n\n{% endif %}"
-    others = {
-        KimiK2ReasoningParser: "<|tool_calls_section_begin|></think>",
-        MistralReasoningParser: "[THINK][/THINK]",
-        SeedOSSReasoningParser: "<seed:think></seed:think>",
-        GraniteReasoningParser: "after 'Here is my thought process:' and",
-    }
-    for parser, template in {R1: r1, QWEN3: qwen3, **others}.items():
-        assert isinstance(parser.matches(None, template), Accepted)
-        assert isinstance(parser.matches(None, "{{ messages }}"), Rejected)
-    assert isinstance(R1.matches(None, qwen3), Rejected) and isinstance(QWEN3.matches(None, r1), Rejected)
+TEMPLATES = {
+    "deepseek_r1": "{% if '</think>' in text %}{% set text = text.split('</think>')[-1] %}{% endif %}<think>\n",
+    "qwen3": "{% if enable_thinking is false %}<think>\n\n</think>\n\n{% endif %}",
+    "kimi_k2": "<|tool_calls_section_begin|></think>",
+    "mistral": "[THINK][/THINK]",
+    "seed_oss": "<seed:think></seed:think>{% if enable_thinking %}",
+    "granite": "after 'Here is my thought process:' and",
+    "minimax_m2": "<minimax:tool_call>{% if '</think>' in content %}]~b]ai\n<think>\n",
+    "minimax_m3": "{% if thinking_mode == 'enabled' %}<mm:think>{% else %}</mm:think>{% endif %}",
+    "deepseek_v4": "<｜DSML｜tool_calls>{% if thinking %}<think>{% else %}</think>{% endif %}",
+    "gemma4": "{{- '<|channel>thought\n<channel|>' if not enable_thinking }}",
+    "plamo3": "<|plamo:begin_think:plamo|><|plamo:end_think:plamo|>",
+    "k2_horizon": "<ifm|think></ifm|think>",
+    "hy_v3": "{% set reasoning_effort = 'no_think' %}<think:1></think:1>",
+    "ernie45": "<think></think><response></response>",
+    "hunyuan_a13b": "<think></think><answer></answer>{% if enable_thinking %}",
+    "kimi_k3": "{% if thinking %}<|open|>think<|sep|><|close|>think<|sep|>",
+    "cohere_command3": "<|START_THINKING|><|END_THINKING|>",
+    "openai_gptoss": "<|start|>assistant<|channel|>final<|message|>",
+    "muse_glimmer": "<|start|>assistant to=user<|message|><atem:function_calls>",
+    "inkling": "<|message_model|><|content_thinking|>",
+    "step3p5": "<|im_start|>tool_response\n</think><think>\n",
+    "nemotron_v3": "{% set truncate_history_thinking %}{% if enable_thinking %}<think></think>",
+}
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_the_template_tells_the_format(name):
+    said = {other: resolve_name(NAMES[other]).matches(None, TEMPLATES[name]) for other in TEMPLATES}
+    assert [other for other, answer in said.items() if isinstance(answer, Accepted)] == [name]
+    nothing = resolve_name(NAMES[name]).matches(None, "{{ messages }}")
+    assert isinstance(nothing, Rejected) and nothing.reason
+
+
+MARKS = {
+    "mistral": ("<think>", "</think>"),
+    "granite": ("Here's my thought process:", "Here's my response:"),
+    "gemma4": ("<|channel>thought\n",),
+    "kimi_k3": ("<|open|>response<|sep|>", "<|close|>response<|sep|>", "<|close|>message<|sep|>"),
+    "openai_gptoss": ("<|start|>assistant", "<|channel|>analysis", "<|channel|>commentary", "<|channel|>final", "json"),
+    "muse_glimmer": ("<|start|>assistant to=self<|message|>", "<|start|>assistant to=user<|message|>", "to=f"),
+}
+
+
+def conformance(name):
+    parser, cases = resolve_name(NAMES[name]), CASES[name]
+    prompts = [case.get("prompt", "") for case in cases]
+    usual = max(prompts, key=prompts.count) if name != "minimax_m2_append_think" else ""
+    about = ResponseContext(prompt=usual, tools=TOOLS)
+
+    class Suite(ReasoningParserConformance):
+        samples = [(text, parser.parse(text, about)) for text in [case["text"] for case in cases][:4]]
+        prompt = usual
+        tools = TOOLS
+        marks = MARKS.get(name, ())
+
+        @pytest.fixture
+        def parser_class(self):
+            return parser
+
+    return Suite
+
+
+for one in (*TEMPLATES, "minimax_m2_append_think"):
+    globals()[f"Test_{one}"] = conformance(one)

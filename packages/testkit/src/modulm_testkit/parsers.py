@@ -7,7 +7,6 @@ Time is counted in functions called and characters gone through, not in seconds.
 import json
 import random
 import sys
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
@@ -46,11 +45,13 @@ class _ParserConformance(Conformance):
         samples: Responses in the format, with what is in them.
         tools: Functions that may be called, as in `ResponseContext`.
         prompt: What the response goes on with, where the format looks at it.
+        marks: Texts of the format besides those that the class itself names in `special_tokens` and its markers.
     """
 
     samples: ClassVar[Sequence[tuple[str, Parsed]]] = ()
     tools: ClassVar[Sequence[dict[str, Any]]] = _TOOLS
     prompt: ClassVar[str] = ""
+    marks: ClassVar[Sequence[str]] = ()
 
     @pytest.fixture(name="parser_class")
     def _parser_class(self) -> Any:
@@ -60,7 +61,7 @@ class _ParserConformance(Conformance):
     @pytest.fixture
     def reader(self, parser_class: Any) -> "_Reader":
         """The parser in a context."""
-        return _Reader(parser_class, ResponseContext(tools=self.tools, prompt=self.prompt), self.samples)
+        return _Reader(parser_class, ResponseContext(tools=self.tools, prompt=self.prompt), self.samples, self.marks)
 
     def test_reads_its_samples(self, reader: "_Reader") -> None:
         """A whole response in one piece gives what the author says is in it; ids that it brings itself count."""
@@ -190,11 +191,13 @@ class ReasoningParserConformance(_ParserConformance):
 class _Reader:
     """Parsers of one class, and texts for them."""
 
-    def __init__(self, parser_class: Any, context: ResponseContext, samples: Sequence[tuple[str, Parsed]]) -> None:
+    def __init__(
+        self, parser_class: Any, context: ResponseContext, samples: Sequence[tuple[str, Parsed]], marks: Sequence[str]
+    ) -> None:
         self._class, self._context = parser_class, context
         self._samples = [text for text, _ in samples]
         named = [getattr(parser_class, name, None) for name in ("start_marker", "end_marker")]
-        self.marks = [*dict.fromkeys([*parser_class.special_tokens, *filter(None, named)])]
+        self.marks = [*dict.fromkeys([*parser_class.special_tokens, *filter(None, named), *marks])]
 
     def made(self) -> Any:
         """Return a parser for one response."""
@@ -254,18 +257,20 @@ def _pieces(text: str, sizes: Sequence[int]) -> Iterator[str]:
 
 
 def _lost(text: str, parsed: Parsed, marks: Sequence[str]) -> str:
-    """Return what the text has and the result has not, white space and whole marks apart, or what it has too often."""
-    had, has = Counter("".join(text.split())), Counter("".join((parsed.reasoning + parsed.content).split()))
-    if doubled := has - had:
-        return f"{''.join(doubled.elements())!r} is reported and is not there"
-    left = had - has
-    counted = [Counter("".join(mark.split())) for mark in sorted(marks, key=len, reverse=True)]
-    while left:
-        mark = next((one for one in counted if one <= left), None)
-        if mark is None:
-            return f"{''.join(left.elements())!r} is lost"
-        left -= mark
-    return ""
+    """Return where the text and what was found in it part, white space and whole marks of the text apart."""
+    reasoning, content = ("".join(part.split()) + "\0" for part in (parsed.reasoning, parsed.content))
+    reached = [{(0, 0)}] + [set[tuple[int, int]]() for _ in text]
+    last = 0
+    for at, told in enumerate(reached[:-1]):
+        last = at if told else last
+        ends = [at + len(mark) for mark in marks if told and text.startswith(mark, at)]
+        for end in [*ends, *([at + 1] if text[at].isspace() else [])]:
+            reached[end] |= told
+        reached[at + 1] |= {(r + 1, c) for r, c in told if reasoning[r] == text[at]}
+        reached[at + 1] |= {(r, c + 1) for r, c in told if content[c] == text[at]}
+    if (len(reasoning) - 1, len(content) - 1) in reached[-1]:
+        return ""
+    return f"after {text[:last]!r} something is lost or comes twice"
 
 
 class _Counted(str):

@@ -30,11 +30,13 @@ class Tokenizer:
         bytes_by_id: Filled by `detokenize.py`: what tokens are in bytes, as far as they were met.
         vocab_size: One more than the highest id.
         chat_template: The checkpoint's own, see `TokenizerData`.
+        response_template: How the checkpoint describes its responses (transformers' response templates), or None.
     """
 
     def __init__(self, inner: tokenizers.Tokenizer, data: TokenizerData) -> None:
         self._inner = inner
         self.chat_template = data.chat_template
+        self.response_template = data.config.get("response_template")
         self.named_tokens = {
             name: data.config[name] for name in SPECIAL_NAMES if isinstance(data.config.get(name), str)
         }

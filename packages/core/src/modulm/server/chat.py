@@ -23,7 +23,7 @@ from modulm.server.schema.chat import ChatChoice, ChatChunkChoice, ChatCompletio
 from modulm.server.schema.sampling import sampling_params
 from modulm.server.schema.tokens import TokenizeRequest
 from modulm.server.serving import Serving, serving_of
-from modulm.server.tools import delta_of, message_of, parse_of, shown_tools
+from modulm.server.tools import delta_of, message_of, parse_of, shown_tools, template_names
 
 _NO_NEWS = Message()
 _UNSAID_MAX_TOKENS = SamplingParams().max_tokens
@@ -67,7 +67,7 @@ def rendered(serving: Serving, body: ChatRequest | TokenizeRequest) -> list[dict
     template = body.chat_template
     if template is not None and not serving.options.trust_request_chat_template:
         raise refused_field("chat_template", template, "the server was started without --trust-request-chat-template")
-    names = serving.options.default_chat_template_kwargs | (body.chat_template_kwargs or {})
+    names = template_names(serving, body)
     options: dict[str, Any] = {
         "chat_template": template,
         "tools": shown_tools(serving, body),
@@ -76,8 +76,6 @@ def rendered(serving: Serving, body: ChatRequest | TokenizeRequest) -> list[dict
     }
     if isinstance(body, ChatRequest):
         options["documents"] = body.documents
-        if body.reasoning_effort is not None:
-            names = {"reasoning_effort": body.reasoning_effort, **names}
     prompt = serving.llm.render(body.messages, chat_template_kwargs=names, **options)
     if body.add_special_tokens:
         prompt["prompt_token_ids"] = serving.llm.tokenizer.encode(prompt["prompt"], True)

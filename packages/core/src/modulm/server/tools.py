@@ -29,8 +29,15 @@ def parse_of(serving: Serving, body: ChatRequest) -> Parse:
     return Parse(
         tools=functions if choice == "auto" else (),
         parallel=body.parallel_tool_calls is not False,
-        template_kwargs=serving.options.default_chat_template_kwargs | (body.chat_template_kwargs or {}),
+        template_kwargs=template_names(serving, body),
     )
+
+
+def template_names(serving: Serving, body: Any) -> dict[str, Any]:
+    """Return what the chat template is told besides messages and tools; parsers go by it, too."""
+    names = serving.options.default_chat_template_kwargs | (body.chat_template_kwargs or {})
+    effort = getattr(body, "reasoning_effort", None)
+    return names if effort is None else {"reasoning_effort": effort, **names}
 
 
 def shown_tools(serving: Serving, body: Any) -> Any:

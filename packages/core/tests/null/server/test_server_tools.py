@@ -30,7 +30,8 @@ class Marked(TextParser, ToolParser):
 
 class Think(TextParser, ReasoningParser):
     def read(self, text):
-        closed = self.context.template_kwargs.get("enable_thinking") is False
+        names = self.context.template_kwargs
+        closed = names.get("enable_thinking") is False or names.get("reasoning_effort") == "none"
         if not closed and (yield from text.accept("<think>")):
             yield from text.copy(Reasoning, "</think>")
 
@@ -166,6 +167,7 @@ def test_wishes_are_heard(say):
     assert told(server.chat(tools=TOOLS, tool_choice="none")) == [(text, "Two, then.", [], "stop")]
     assert told(server.chat()) == [(text, "Two, then.", [], "stop")]
     assert told(server.chat(chat_template_kwargs={"enable_thinking": False})) == [(TWO, None, [], "stop")]
+    assert told(server.chat(reasoning_effort="none")) == [(TWO, None, [], "stop")]
     only = say("<think>hm</think>").chat()["choices"][0]["message"]
     assert (only["content"], only["reasoning"]) == (None, "hm")
 
