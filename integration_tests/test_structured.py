@@ -110,7 +110,10 @@ def test_the_openai_client_parses(base):
 
 
 def test_other_forms_by_every_name(base):
-    assert isinstance(json.loads(chat(base, response_format={"type": "json_object"})["message"]["content"]), dict)
+    with ThreadPoolExecutor(6) as pool:
+        objects = list(pool.map(lambda seed: chat(base, seed, response_format={"type": "json_object"}), range(6)))
+    ended = [each["message"]["content"] for each in objects if each["finish_reason"] == "stop"]
+    assert ended and all(isinstance(json.loads(text), dict) for text in ended)
     for name, form in (("structured_outputs", {"regex": r"[a-z]{3}\.[0-9]"}), ("guided_regex", r"[a-z]{3}\.[0-9]")):
         assert re.fullmatch(r"[a-z]{3}\.[0-9]", chat(base, **{name: form})["message"]["content"])
     assert chat(base, guided_choice=["yes", "no"])["message"]["content"] in ("yes", "no")
@@ -151,3 +154,43 @@ def test_log_probabilities_are_the_models_own(base):
     first = choice["logprobs"]["content"][0]
     assert first["top_logprobs"][0]["token"] != first["token"]
     assert first["logprob"] < first["top_logprobs"][0]["logprob"] < 0
+
+
+PLACE = {"type": "object", "properties": {"city": TEXT, "unit": {"enum": ["c", "f"]}}, "required": ["city", "unit"],
+         "additionalProperties": False}  # fmt: skip
+ROUTE = {"type": "object", "properties": {"stops": {"type": "array", "items": {"$ref": "#/$defs/p"}, "maxItems": 2}},
+         "required": ["stops"], "additionalProperties": False, "$defs": {"p": PLACE}}  # fmt: skip
+PARAMETERS = {"weather": PLACE, "route": ROUTE, "now": {"type": "object", "properties": {}}}
+TOOLS = [{"type": "function", "function": {"name": name, "parameters": each}} for name, each in PARAMETERS.items()]
+
+
+def check_calls(calls):
+    for call in calls:
+        jsonschema.validate(json.loads(call.function.arguments), PARAMETERS[call.function.name])
+    return len(calls)
+
+
+def test_forced_calls_are_valid_without_a_parser(base):
+    client = openai.OpenAI(base_url=f"{base}/v1", api_key="none")
+    asked = {"model": client.models.list().data[0].id, "max_tokens": 300, "temperature": 0.9}
+    asked |= {"messages": [{"role": "user", "content": "Weather in Paris, and the way there?"}]}
+
+    def force(seed):
+        required = {**asked, "tools": TOOLS[:2], "tool_choice": "required", "seed": seed, "parallel_tool_calls": False}
+        for choice in client.chat.completions.create(**required, n=2).choices:
+            assert choice.finish_reason == "tool_calls" and check_calls(choice.message.tool_calls) == 1
+        with client.chat.completions.stream(**required) as stream:
+            assert check_calls(stream.get_final_completion().choices[0].message.tool_calls) == 1
+        for name in ("weather", "route"):
+            named = {**asked, "tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": name}}}
+            choice = client.chat.completions.create(**named, seed=seed).choices[0]
+            assert choice.finish_reason == "stop" and check_calls(choice.message.tool_calls) == 1
+            assert choice.message.tool_calls[0].function.name == name
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(force, range(4)))
+    required = {**asked, "tool_choice": "required"}
+    odd = {"name": "odd", "parameters": {"type": "object", "properties": {"a": {"uniqueItems": True}}}}
+    with pytest.raises(openai.BadRequestError, match=r"Tool 'odd' is refused.*uniqueItems") as caught:
+        client.chat.completions.create(**required, tools=[*TOOLS, {"type": "function", "function": odd}])
+    assert caught.value.param == "tools"

@@ -128,6 +128,8 @@ class Engine:
     def _execute(self, plan: Plan) -> list[StepOutput]:
         try:
             result = self._executor.execute(plan)
+            if plan.masks is not None:
+                plan.masks.wait()  # whatever the executor did: a grammar is not told of tokens while it fills a mask
         except EngineError as error:
             _log.exception("A step of %d sequences failed", len(plan.scheduled))
             return self._scheduler.fail(plan, f"The step failed: {error}")

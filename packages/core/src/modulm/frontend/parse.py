@@ -7,10 +7,11 @@ for, streamed or not. Knows events; not the words of any API.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from modulm.config import EngineConfig
-from modulm.errors import ConfigError
+from modulm.errors import ConfigError, PluginError, RequestError
+from modulm.frontend.forced_calls import NamedCall, RequiredCalls, arguments_schema, schema_of
 from modulm.frontend.prompt import Prompt
 from modulm.frontend.tokenizer import Tokenizer
 from modulm.interfaces.parsers import (
@@ -31,9 +32,11 @@ from modulm.plugins.choose import Choice, choose
 from modulm.plugins.families import NOUNS
 from modulm.plugins.registry import registry
 from modulm.sampling_params import SamplingParams
+from modulm.structured_outputs import StructuredOutputsParams
 
 _log = logger("frontend")
 TOOLS, REASONING = "modulm.tool_parsers", "modulm.reasoning_parsers"
+FORMS = "modulm.structured_output"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,11 +46,13 @@ class Parse:
     Attributes:
         tools: Functions that may be called (OpenAI's `tools[].function`); without any, no call is looked for.
         parallel: Whether more than one call may be reported.
+        forced: Whether the answer must be calls: "required", of any of the tools, or "named", of the only one.
         template_kwargs: What the chat template was told.
     """
 
     tools: Sequence[Mapping[str, Any]] = ()
     parallel: bool = True
+    forced: Literal["", "required", "named"] = ""
     template_kwargs: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -70,6 +75,7 @@ class Parsers:
 
     def __init__(self, config: EngineConfig, tokenizer: Tokenizer, templates: Callable[[], Any]) -> None:
         self._tokenizer = tokenizer
+        self._backend = config.structured_output_backend
         self.choices: list[Choice] = []
         self.tool: type[ToolParser] | None = self._chosen(TOOLS, config.tool_call_parser, templates)
         self.reasoning: type[ReasoningParser] | None = self._chosen(REASONING, config.reasoning_parser, templates)
@@ -96,8 +102,15 @@ class Parsers:
     def begin(
         self, parse: Parse | None, prompt: Prompt, params: SamplingParams
     ) -> tuple[SamplingParams, "Callable[[], ResponseReader] | None"]:
-        """Return the parameters as the formats need them, and what makes a reader for each completion, if any."""
+        """Return the parameters as the formats need them, and what makes a reader for each completion, if any.
+
+        Raises `RequestError` for tools that cannot be called as the request insists on.
+        """
         tool = self.tool if parse is not None and parse.tools else None
+        if parse is not None and parse.forced:
+            tool = NamedCall if parse.forced == "named" else RequiredCalls
+            schema = schema_of(parse.tools, named=parse.forced == "named", parallel=parse.parallel)
+            params = params.clone(structured_outputs=StructuredOutputsParams(json=schema))
         asked = [each for each in (self.reasoning, tool) if each is not None and parse is not None]
         if parse is None or not asked:
             return params, None
@@ -117,6 +130,17 @@ class Parsers:
             return ResponseReader(reasoning, None if tool is None else tool(context), kept, parallel=parse.parallel)
 
         return params, make
+
+    def blamed(self, parse: Parse, error: RequestError) -> RequestError:
+        """Return why the form of forced calls was refused, by the tool at fault where it is one's."""
+        for function in parse.tools:
+            form = StructuredOutputsParams(json=arguments_schema(function))
+            try:
+                choose(FORMS, self._backend, registry(FORMS).names(), lambda cls, form=form: cls.supports(form))  # type: ignore[misc]
+            except (PluginError, ConfigError) as reason:
+                why = f"Tool {function['name']!r} is refused: its parameters cannot be enforced. {reason}"
+                return RequestError(why, parameter="tools")
+        return RequestError(f"tool_choice cannot be honoured: {error}", parameter="tool_choice")
 
 
 class ResponseReader:

@@ -11,7 +11,7 @@ the engine, one call at a time for one object. That thread serves every stream: 
 nothing may wait for anything. A parser that raises is logged, and the rest of its response is passed on as content.
 
 The reasoning parser sees the text first; the content that it reports is what the tool parser sees. A tool parser runs
-only for requests with tools whose `tool_choice` is "auto".
+only for requests with tools whose `tool_choice` is "auto": calls that are forced are JSON that the front end reads.
 """
 
 import uuid

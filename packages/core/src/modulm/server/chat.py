@@ -35,7 +35,7 @@ async def create_chat_completion(request: Request) -> Response:
     body = await read_body(request, ChatRequest)
     serving.check_model(body.model)
     _check(body)
-    params, parse = _params(serving, body), parse_of(serving, body)
+    parse, params = parse_of(serving, body), _params(serving, body)
     writer = ChatWriter(serving, body, reply_id(request, body.request_id, "chatcmpl-"))
     return Generation(request, body, writer, params, partial(rendered, serving, body), parse=parse)
 
@@ -170,8 +170,8 @@ class ChatWriter(Writer):
             self._called.add(completion.index)
 
     def _finish_reason(self, completion: CompletionOutput) -> str | None:
-        """An answer that was cut short says so, calls or not."""
-        called = completion.index in self._called
+        """An answer that was cut short says so, calls or not; so does a call that was asked for by its name."""
+        called = completion.index in self._called and not isinstance(self.body.tool_choice, dict)
         return "tool_calls" if called and completion.finish_reason == "stop" else completion.finish_reason
 
     def _choice(self, completion: CompletionOutput) -> ChatChoice:

@@ -4,12 +4,13 @@ Knows the wire and the parsers' events; formats of models are the parsers' own.
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 from modulm.frontend.parse import Parse
 from modulm.interfaces.parsers import CallArguments, CallStart, Content, Event, Reasoning, collect
 from modulm.server.errors import Refused, refused_field
 from modulm.server.schema.chat import ChatRequest, FunctionCall, Message, ToolCall
+from modulm.server.schema.structured import asked_form
 from modulm.server.serving import Serving
 
 
@@ -19,17 +20,23 @@ def parse_of(serving: Serving, body: ChatRequest) -> Parse:
     choice = body.tool_choice if body.tool_choice is not None else ("auto" if functions else "none")
     if not functions and choice not in ("none", "auto"):
         raise refused_field("tool_choice", choice, "there are no tools to choose from")
-    if choice == "required" or isinstance(choice, dict):
-        why = "this version has no structured output, which forced calls need; 'auto' leaves it to the model"
-        raise refused_field("tool_choice", choice, why)
-    if choice not in ("none", "auto"):
+    forced: Literal["", "required", "named"] = ""
+    if isinstance(choice, dict):
+        forced, functions = "named", [_named(choice, functions)]
+    elif choice == "required":
+        forced = "required"
+    elif choice not in ("none", "auto"):
         raise refused_field("tool_choice", choice, "it must be 'none', 'auto', 'required' or name a function")
-    if functions and choice == "auto" and (lack := _lack(serving)):
-        raise refused_field("tool_choice", choice, f"the server was started without {lack}; 'none' only shows tools")
+    elif functions and choice == "auto" and (lack := _lack(serving)):
+        why = f"the server was started without {lack}; 'required' and a function's name need none, 'none' calls nothing"
+        raise refused_field("tool_choice", choice, why)
+    if forced and (field := asked_form(body)[0]) != "response_format" and getattr(body, field) is not None:
+        raise refused_field(field, getattr(body, field), "tool_choice makes the answer a call, which has its own form")
     return Parse(
-        tools=functions if choice == "auto" else (),
+        tools=functions if choice != "none" else (),
         parallel=body.parallel_tool_calls is not False,
         template_kwargs=template_names(serving, body),
+        forced=forced,
     )
 
 
@@ -85,6 +92,19 @@ def _lack(serving: Serving) -> str:
     if serving.llm.parsers.tool is None:
         return "--tool-call-parser"
     return "" if serving.options.enable_auto_tool_choice else "--enable-auto-tool-choice"
+
+
+def _named(choice: dict[str, Any], functions: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the function that a tool_choice names."""
+    asked = choice.get("function")
+    name = asked.get("name") if choice.get("type") == "function" and isinstance(asked, dict) else None
+    if name is None:
+        raise refused_field("tool_choice", choice, "it must be {'type': 'function', 'function': {'name': ...}}")
+    for function in functions:
+        if function["name"] == name:
+            return function
+    there = ", ".join(repr(function["name"]) for function in functions)
+    raise refused_field("tool_choice", choice, f"no tool has this name; there are {there}")
 
 
 def _function(number: int, tool: dict[str, Any]) -> dict[str, Any]:

@@ -102,7 +102,7 @@ class Reciter(Executor):
 class Server:
     """A server in a thread, with what a test needs of it."""
 
-    def __init__(self, options, loggers=(), **config):
+    def __init__(self, options, loggers=(), grammars=None, **config):
         from modulm.async_llm import AsyncLLM
         from modulm.engine.loop import Engine
         from modulm.frontend.stat_loggers import StatLoggers, logged_config
@@ -121,7 +121,7 @@ class Server:
         config = EngineConfig(model="reciter", **config)
         hf = {"vocab_size": self.tokenizer.vocab_size}
         model = ModelConfig(name="reciter", hf=hf, architectures=[], max_model_len=MAX_MODEL_LEN)
-        self.engine = Engine(config, self.worker, max_model_len=MAX_MODEL_LEN)
+        self.engine = Engine(config, self.worker, max_model_len=MAX_MODEL_LEN, grammars=grammars)
         client = ThreadClient(self.engine)
         resolved = Resolved(config=config, model=model, generation_config={}, tokenizer=data)
         ready = Ready(explained={"choices": []}, plugins=[])

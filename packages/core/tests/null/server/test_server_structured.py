@@ -1,5 +1,5 @@
-"""Tools and structured output, which this version has not: every door says so with a 400 that names the field, and the
-next good request is served. The inputs are those that other engines were reported to die of.
+"""Structured output and forced calls at an engine without forms, and calls without a parser: every door says so with a
+400 that names the field, and the next good request is served. The inputs are those that engines died of.
 """
 
 import pytest
@@ -29,7 +29,7 @@ def refused(server, path, body, field):
 @pytest.mark.parametrize("choice", ["required", "auto", None, {"type": "function", "function": {"name": "now"}}])
 @pytest.mark.parametrize("max_tokens", [3, 50])
 def test_a_call_is_never_promised(server, choice, max_tokens):
-    """A37 and A38: a forced call, whole, streamed, and cut short by max_tokens."""
+    """A call needs a form or a parser."""
     body = {"tools": [ONE_ARGUMENT, NO_ARGUMENTS], "tool_choice": choice, "max_tokens": max_tokens}
     refused(server, CHAT, body, "tool_choice")
 

@@ -178,8 +178,8 @@ FUNCTION = {"name": "f"}
 @pytest.mark.parametrize(
     ("body", "param", "words"),
     [
-        ({"tool_choice": "required"}, "tool_choice", "structured output"),
-        ({"tool_choice": {"type": "function", "function": FUNCTION}}, "tool_choice", "structured output"),
+        ({"tool_choice": {"type": "function", "function": FUNCTION}}, "tool_choice", "there are 'now', 'add'"),
+        ({"tool_choice": {"name": "now"}}, "tool_choice", "it must be {'type': 'function', 'function'"),
         ({"tool_choice": "maybe"}, "tool_choice", "must be 'none', 'auto'"),
         ({"tool_choice": "required", "tools": []}, "tool_choice", "no tools to choose from"),
         ({"tools": [*TOOLS, {"type": "magic"}]}, "tools", "Tool 2 is refused"),

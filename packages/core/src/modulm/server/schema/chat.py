@@ -37,8 +37,9 @@ class ChatRequest(GenerationRequest, kw_only=True):
     tools: list[dict[str, Any]] | None = None
     """Shown to the model; calls are found by the parser that the server was started with."""
     tool_choice: Any = None
+    """"none", "auto", "required", or {"type": "function", "function": {"name": ...}}."""
     parallel_tool_calls: bool | None = None
-    """False: only the first call is told."""
+    """False: at most one call is told."""
     include_reasoning: bool | None = None
     """False: what a reasoning parser finds is not told."""
     add_generation_prompt: bool | None = None
