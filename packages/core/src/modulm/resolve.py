@@ -23,6 +23,7 @@ from modulm.interfaces.checkpoint import Checkpoint, TokenizerData
 from modulm.interfaces.kernels import KernelProvider
 from modulm.interfaces.platform import Platform
 from modulm.interfaces.quantization import QuantizationScheme
+from modulm.interfaces.quantization_config import quantization_config
 from modulm.interfaces.support import Accepted, Rejected, Support
 from modulm.log import logger
 from modulm.plugins import discovery, refs
@@ -89,7 +90,7 @@ def resolve(config: EngineConfig) -> Resolution:
     checkpoint, format_choice = open_checkpoint(config)
     hf = _text_config(checkpoint.config())
     architectures = _architectures(config, hf)
-    scheme, scheme_choice = _scheme(config, checkpoint, hf, platform)
+    scheme, scheme_choice = _scheme(config, checkpoint, platform)
     kernels = _kernels(config, platform)
     first = ModelRegistry.find(architectures)
     key = None if first is None else program_key(config, hf, checkpoint, platform, kernels, first)
@@ -246,17 +247,22 @@ def _max_model_len(config: EngineConfig, hf: dict[str, Any]) -> int:
 
 
 def _scheme(
-    config: EngineConfig, checkpoint: Checkpoint, hf: dict[str, Any], platform: Platform
+    config: EngineConfig, checkpoint: Checkpoint, platform: Platform
 ) -> tuple[QuantizationScheme | None, Choice | None]:
-    """By what the checkpoint declares, never by shape: `quant_method`, else the file format's own scheme."""
-    stored = hf.get("quantization_config") or {}
-    if not isinstance(stored, dict):
-        raise CheckpointError(f"quantization_config={stored!r} of model {config.model!r} is refused: it is no object.")
-    declared = stored.get("quant_method")
-    if declared is None and checkpoint.format in registry("modulm.quantization"):
-        declared = checkpoint.format
+    """By what the checkpoint declares, never by shape: `quant_method`, else the file format's own scheme.
+
+    The user may name it too, by any of its names, or name one that quantizes what is stored in plain numbers.
+    """
+    family = registry("modulm.quantization")
+    stored = quantization_config(checkpoint)
+    declared = stored.method or (checkpoint.format if checkpoint.format in family else None)
     asked = config.quantization
-    if asked is not None and declared is not None and asked.rpartition(":")[2] != declared:
+    if declared is None and stored.keys:
+        raise CheckpointError(
+            f"Model {config.model!r} has a {stored.where} without a 'quant_method', so nothing says how it is stored. "
+            "Add the method's name there."
+        )
+    if asked is not None and declared is not None and not _same_scheme(asked.rpartition(":")[2], declared):
         raise ConfigError(
             f"quantization={asked!r} does not fit model {config.model!r}, which is stored as {declared!r}. "
             f"Leave the option out, or give {declared!r}."
@@ -266,11 +272,20 @@ def _scheme(
         return None, None
 
     def ask(scheme: type[QuantizationScheme]) -> Support:
-        answer = platform.supports_quantization(scheme.name) and scheme.matches(checkpoint)
+        usable = platform.supports_quantization(scheme.name)
+        answer = usable and (scheme.quantizes(checkpoint) if declared is None else scheme.matches(checkpoint))
         return Accepted("declared by the checkpoint") if answer and asked is None else answer
 
     choice = choose("modulm.quantization", name, [name], ask)
     return cast(type[QuantizationScheme], choice.value).from_checkpoint(checkpoint), choice
+
+
+def _same_scheme(asked: str, declared: str) -> bool:
+    """Say whether two names stand for one scheme: a method has several, such as awq and awq_marlin."""
+    family = registry("modulm.quantization")
+    if asked == declared:
+        return True
+    return asked in family and declared in family and family.get(asked) is family.get(declared)
 
 
 def _kernels(config: EngineConfig, platform: Platform) -> list[KernelProvider]:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from modulm.config import EngineConfig, ModelConfig
-from modulm.errors import CheckpointError, ConfigError, EngineError
+from modulm.errors import CheckpointError, ConfigError, EngineError, did_you_mean
 from modulm.interfaces.checkpoint import Checkpoint, TensorInfo
 from modulm.reference.attention_torch import TorchAttention
 from modulm.reference.linear_torch import TorchKernels
@@ -59,6 +59,8 @@ class MemoryCheckpoint(Checkpoint):
         return self.tensors
 
     def info(self, name):
+        if name not in self.tensors:
+            raise CheckpointError(f"Tensor {name!r} is missing in {self.path}.{did_you_mean(name, self.tensors)}")
         tensor = self.tensors[name]
         return TensorInfo(shape=tensor.shape, dtype=tensor.dtype.name, size_bytes=tensor.nbytes)
 
@@ -351,7 +353,7 @@ def test_checkpoint_faults_name_the_tensor(llama):
     tensors = dict(reference.state_dict())
     moved = tensors.pop("model.layers.1.mlp.up_proj.weight")
     with pytest.raises(
-        CheckpointError, match=r"'model.layers.1.mlp.up_proj.weight' is missing .* Nearest: model.layers"
+        CheckpointError, match=r"'model.layers.1.mlp.up_proj.weight' is missing .*Did you mean 'model.layers"
     ):
         make_worker(reference, model_class, tensors=tensors)
     tensors["model.layers.1.mlp.up_proj.weight"] = moved[:-1]

@@ -10,6 +10,7 @@ from torch import nn
 
 from modulm.config import ModelConfig
 from modulm.errors import CheckpointError, Unsupported
+from modulm.interfaces.checkpoint import TensorInfo
 from modulm.interfaces.quantization import (
     BlockFloat4,
     ChannelInt8,
@@ -19,13 +20,17 @@ from modulm.interfaces.quantization import (
     Float8,
     GroupedInt,
     QuantizationScheme,
+    Reordered,
 )
 from modulm.interfaces.recipe import Recipe
 from modulm.interfaces.support import Accepted, Rejected
+from modulm.nn.linear import MergedLinear
+from modulm.nn.norm import RMSNorm
 from modulm.reference.dequantize import dequantize
 from modulm.reference.linear_torch import TorchKernels
 from modulm.worker.kv_memory import as_tensors, host_caches
-from modulm.worker.load import TensorSource, load_model
+from modulm.worker.load import TensorSource
+from modulm.worker.model import load_model
 from modulm.worker.weights import Parts, stacked
 
 CPU = torch.device("cpu")
@@ -45,6 +50,12 @@ class Tensors:
 
     def tensor_names(self):
         return list(self.tensors)
+
+    def info(self, name):
+        if name not in self.tensors:
+            raise CheckpointError(f"Tensor {name!r} is missing in tensors.")
+        tensor = self.tensors[name]
+        return TensorInfo(shape=tensor.shape, dtype=tensor.dtype.name, size_bytes=tensor.nbytes)
 
     def tensor(self, name):
         return self.tensors[name]
@@ -178,6 +189,112 @@ def test_first_kernel_that_accepts_packs_and_mixed_kinds_stay_apart():
     assert loading.size_bytes == packed.size_bytes
     assert checkpoint.num_released == 2  # with each weight, not when all are packed
     loading.check_all_used()
+
+
+def reordered(rows, seed, order):
+    return Reordered(out_features=rows, in_features=32, weight=make(GroupedInt, rows, seed), order=order)
+
+
+class Orders(QuantizationScheme):
+    """Layers of 4 x 32 whose inputs are in the order that the checkpoint holds."""
+
+    name = "orders"
+    matches = Half.matches
+    from_checkpoint = Half.from_checkpoint
+
+    def weight(self, checkpoint, module, out_features, in_features):
+        return reordered(out_features, len(module), checkpoint.tensor(f"{module}.order"))
+
+
+class InOrder(TorchKernels):
+    """Multiplies inputs in the order in which they are stored."""
+
+    name = "in order"
+
+    def supports(self, op, weight, device_type):
+        return Accepted() if isinstance(weight, GroupedInt) else Rejected("no such kind")
+
+
+@pytest.mark.parametrize("kernels", [[TorchKernels()], [InOrder(), TorchKernels()]])
+def test_reordered_inputs_with_and_without_a_kernel_that_knows_them(kernels):
+    one, other = (np.random.default_rng(seed).permutation(32).astype(np.int32) for seed in (1, 2))
+    x = torch.from_numpy(rand(5, 32))
+    for orders in ((one, one), (one, other)):  # as one weight, and side by side
+        loading = source(Tensors(a__order=orders[0], bb__order=orders[1]), kernels=kernels, scheme=Orders())
+        packed = loading.packed(["a", "bb"], [6, 4], 32)
+        matrices = []
+        for rows, seed, order in ((6, 1, orders[0]), (4, 2, orders[1])):
+            stored = dequantize(make(GroupedInt, rows, seed), torch.float32).numpy()
+            matrices.append(stored[:, np.argsort(order)])
+        whole = torch.from_numpy(np.concatenate(matrices))
+        torch.testing.assert_close(packed.linear(x), x @ whole.T)
+        index = torch.tensor([9, 0, 5, 5])
+        assert torch.equal(packed.rows(index, torch.float32), whole[index])
+        assert packed.size_bytes >= 10 * (16 + 32) + 32 * 4
+        kind = "Reordered" if len(kernels) == 1 else "GroupedInt, its inputs reordered"
+        number = 1 if orders[0] is orders[1] else 2
+        assert [(text.partition(" (")[0], n) for text, n in loading.choices.items()] == [
+            (f"{kernels[0].name}: linear {kind}", number)
+        ]
+
+
+class Ruled(Half):
+    """Says what it would do with each layer."""
+
+    def rule(self, checkpoint, module, out_features, in_features):
+        return "bytes" if f"{module}.codes" in checkpoint.tensors else None
+
+
+class Fused(nn.Module):
+    """A model of one fused layer and a vector."""
+
+    def __init__(self, config):
+        super().__init__()
+        self.qkv = MergedLinear(8, {"q": 2, "k": 2})
+        self.norm = RMSNorm(8, 1e-6)
+
+
+def test_a_checkpoint_is_refused_before_anything_is_packed():
+    codes, scales = np.ones((2, 8), np.int8), np.ones(2, np.float32)
+    good = {f"{name}__{part}": array for name in "qk" for part, array in (("codes", codes), ("scales", scales))}
+    good["norm__weight"] = np.ones(8, np.float32)
+    packed = []
+
+    class Counting(TorchKernels):
+        def pack(self, weight, device, dtype):
+            packed.append(weight)
+            return super().pack(weight, device, dtype)
+
+    def load(tensors):
+        loading = source(Tensors(**tensors), kernels=[Counting()], scheme=Ruled())
+        return load_model(Fused, ModelConfig(name="m", hf={}, architectures=[]), loading)
+
+    mixed = {key: array for key, array in good.items() if not key.startswith("k_")} | {"k__weight": rand(2, 8)}
+    for tensors, message in (
+        (mixed, r"fuses are stored by unlike rules in tensors: q: bytes; k: not quantized\. Quantize all"),
+        ({**good, "norm__weight": np.ones(7, np.float32)}, r"'norm.weight'.*\[7\], but the model needs \[8\]"),
+        ({**good, "norm__weight": np.ones(8, np.int32)}, "'norm.weight'.*int32 numbers"),
+        ({**good, "extra__weight": np.ones(8, np.float32)}, "no place in the model.*'extra.weight'"),
+        ({key: array for key, array in good.items() if key != "norm__weight"}, "'norm.weight' is missing"),
+    ):
+        with pytest.raises(CheckpointError, match=message):
+            load(tensors)
+        assert not packed
+    assert load(good).qkv.forward(torch.ones(1, 8)).tolist() == [[8.0] * 4]
+    assert len(packed) == 1
+
+
+class Computing(Fused):
+    """Loads a layer that looks at numbers as it loads."""
+
+    def load(self, name, source):
+        self.total = source.tensor("norm.weight", (8,)).sum().item()
+
+
+def test_layers_that_compute_as_they_load_go_unchecked_ahead():
+    tensors = {"q__weight": rand(2, 8), "k__weight": rand(2, 8), "norm__weight": np.ones(8, np.float32)}
+    model = load_model(Computing, ModelConfig(name="m", hf={}, architectures=[]), source(Tensors(**tensors)))
+    assert model.total == 8.0
 
 
 def test_no_kernel_says_who_was_asked_and_why():

@@ -14,6 +14,7 @@ from modulm.interfaces.quantization import (
     Encoded,
     Float8,
     GroupedInt,
+    Reordered,
     Weight,
 )
 from modulm_testkit.oracles.weights import pack4
@@ -82,6 +83,11 @@ class RandomWeights:
         data = self._rng.integers(0, 256, self.shape).astype(np.uint8)
         return Encoded(**self.size, format="odd", data=data, decode=_decode)
 
+    def reordered(self) -> Weight:
+        """Return integers of 4 bits whose inputs are stored in a random order."""
+        order = self._rng.permutation(self.shape[1]).astype(np.int32)
+        return Reordered(**self.size, weight=self.grouped_int(4), order=order)
+
     def _numbers(self, *shape: int) -> np.ndarray:
         return self._rng.normal(size=shape).astype(np.float32)
 
@@ -105,5 +111,6 @@ KINDS: dict[str, Callable[[RandomWeights], Weight]] = {
         for dtype in ("uint8", "float8_e8m0fnu", "float8_e4m3fn", "float32")
     },
     "Encoded": methodcaller("encoded"),
+    "Reordered": methodcaller("reordered"),
 }
 """Name -> maker."""

@@ -7,11 +7,12 @@ uses ("model.layers.0.self_attn.q_proj.weight"), whatever the file calls it.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from modulm.errors import CheckpointError
 from modulm.interfaces.support import Support
 
 if TYPE_CHECKING:
@@ -90,3 +91,48 @@ class Checkpoint(ABC):
 
     def close(self) -> None:
         """Release the file; views handed out before stay valid."""
+
+
+def expect(
+    checkpoint: Checkpoint, name: str, shape: Sequence[int | None], dtypes: Sequence[str] = (), *, who: str
+) -> TensorInfo:
+    """Return shape and type of a tensor that must be there; reads no data.
+
+    Args:
+        checkpoint: Where it is.
+        name: The tensor's.
+        shape: What it must be; None stands for any size.
+        dtypes: What it may be stored as; empty: anything.
+        who: What needs it so, for messages: "a GPTQ layer of 64 x 128 (bits=4, group_size=32)".
+
+    Raises:
+        CheckpointError: It is missing, or another. The message has file, tensor, and `who`.
+    """
+    try:
+        info = checkpoint.info(name)
+    except CheckpointError as error:
+        raise CheckpointError(f"{error} It is what {who} needs: check that the checkpoint is complete.") from error
+    same = len(info.shape) == len(shape) and all(w in (None, n) for w, n in zip(shape, info.shape, strict=True))
+    if not same or (dtypes and info.dtype not in dtypes):
+        found, wanted = (f"is {info.dtype}", f"{' or '.join(dtypes)} ") if dtypes else ("has shape", "")
+        raise CheckpointError(
+            f"Tensor {name!r} in {checkpoint.path} {found} {list(info.shape)}, but {who} needs "
+            f"{wanted}{list(shape)}. Check that config and weights belong together."
+        )
+    return info
+
+
+def finite(checkpoint: Checkpoint, name: str) -> "np.ndarray":
+    """Return a tensor of floats (scales) whose numbers are all finite; `CheckpointError` says which are not."""
+    import numpy as np
+
+    array = checkpoint.tensor(name)
+    bad = ~np.isfinite(array)
+    if bad.any():
+        first = [int(index) for index in np.argwhere(bad)[0]] if array.ndim else []
+        raise CheckpointError(
+            f"Tensor {name!r} in {checkpoint.path} has {int(bad.sum())} numbers that are NaN or infinite, the first at "
+            f"{first}: all of its layer's results would be. The file is damaged, or was badly quantized: fetch or make "
+            "it again."
+        )
+    return array

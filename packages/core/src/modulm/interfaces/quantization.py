@@ -6,7 +6,7 @@ read-only views on a mapped file, and say nothing of how to multiply: `interface
 
 Everything runs in the engine's process, from one thread, while a model loads: `resolve.py` takes the scheme that the
 checkpoint's `quant_method` (or file format, or the user) names, and `worker/load.py` asks it once per layer. Nothing is
-called once the model is loaded.
+called once the model is loaded. `quantization_config.py` reads declarations, `checkpoint.expect` checks tensors.
 """
 
 from abc import ABC, abstractmethod
@@ -121,6 +121,19 @@ class Encoded(Weight):
     decode: Callable[["np.ndarray"], "np.ndarray"]
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Reordered(Weight):
+    """A weight whose inputs are stored in another order: column j of `weight` belongs to input order[j].
+
+    For formats that quantize inputs by importance (GPTQ's activation order), so that a group's inputs lie apart.
+    `weight` is of any other kind, `order` an int32 permutation [in_features]. Kernels that serve `weight` need not know
+    this kind: the loader then reorders activations before them.
+    """
+
+    weight: Weight
+    order: "np.ndarray"
+
+
 CANONICAL: tuple[type[Weight], ...] = (
     Dense,
     GroupedInt,
@@ -129,6 +142,7 @@ CANONICAL: tuple[type[Weight], ...] = (
     Codebook4,
     BlockFloat4,
     Encoded,
+    Reordered,
 )
 """All kinds."""
 
@@ -155,6 +169,23 @@ class QuantizationScheme(ABC):
         None means: not quantized, read `<module>.weight` as `Dense`. Raises `CheckpointError` naming the tensor when
         one is missing or has a wrong shape.
         """
+
+    @classmethod
+    def quantizes(cls, checkpoint: "Checkpoint") -> Support:
+        """Say whether this scheme quantizes, as it loads, a checkpoint that declares none; asked if the user names it.
+
+        `from_checkpoint` is then called with that checkpoint. The default is `matches`.
+        """
+        return cls.matches(checkpoint)
+
+    def rule(self, checkpoint: "Checkpoint", module: str, out_features: int, in_features: int) -> str | None:
+        """Say in a few words how a layer is stored ("4 bits, groups of 128"); None: not quantized.
+
+        Asked of every layer before any is packed: raises what `weight` would, of names, shapes, types and scales, and
+        converts nothing. Layers that a model fuses must agree, or the checkpoint is refused. The default checks nothing
+        and lets all agree: for formats that store each tensor in a type of its own.
+        """
+        return ""
 
     def describe(self) -> dict[str, Any]:
         """Return what `modulm config --explain` shows (bits, group size, types by count)."""

@@ -18,6 +18,7 @@ from modulm.interfaces.quantization import (
     Encoded,
     Float8,
     GroupedInt,
+    Reordered,
     Weight,
 )
 from modulm.reference.tensors import to_torch
@@ -45,13 +46,16 @@ def as_tensors(weight: Weight, device: str) -> Any:
         raise TypeError(f"{type(weight).__name__} is no canonical kind of weight; there are: {_names()}")
     arrays = {field.name: getattr(weight, field.name) for field in fields(weight)}
     made: Any = {name: to_torch(array, device) for name, array in arrays.items() if isinstance(array, np.ndarray)}
+    made |= {name: as_tensors(inner, device) for name, inner in arrays.items() if isinstance(inner, Weight)}
     return replace(weight, **made)
 
 
 def tensors_of(weight: Any) -> dict[str, torch.Tensor]:
-    """Return the tensors of a weight that `as_tensors` made, by field."""
+    """Return the tensors of a weight that `as_tensors` made, by field; of one within it, by "weight.field"."""
     values = {field.name: getattr(weight, field.name) for field in fields(weight)}
-    return {name: value for name, value in values.items() if isinstance(value, torch.Tensor)}
+    inner = tensors_of(values["weight"]) if "weight" in values else {}
+    found = {name: value for name, value in values.items() if isinstance(value, torch.Tensor)}
+    return found | {f"weight.{name}": value for name, value in inner.items()}
 
 
 def unpack4(codes: torch.Tensor) -> torch.Tensor:
@@ -112,6 +116,11 @@ def _encoded(weight: Any, rows: Rows) -> torch.Tensor:
     return to_torch(weight.decode(data.cpu().numpy()), data.device)
 
 
+def _reordered(weight: Any, rows: Rows) -> torch.Tensor:
+    stored = KINDS[type(weight.weight)](weight.weight, rows)
+    return torch.empty_like(stored).index_copy_(-1, weight.order.long(), stored)
+
+
 def _scaled(values: torch.Tensor, scales: torch.Tensor, group_size: int) -> torch.Tensor:
     return (values.unflatten(-1, (-1, group_size)) * scales[..., None]).flatten(-2)
 
@@ -124,6 +133,7 @@ KINDS: dict[type[Weight], Callable[[Any, Rows], torch.Tensor]] = {
     Codebook4: _codebook4,
     BlockFloat4: _block_float4,
     Encoded: _encoded,
+    Reordered: _reordered,
 }
 
 

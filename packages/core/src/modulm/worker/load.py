@@ -1,28 +1,28 @@
-"""From checkpoint to model: builds the model without weights, then lets every layer ask for its own.
+"""From checkpoint to layers: every layer asks for its own weights by name.
 
 `TensorSource` is the `WeightSource` of `interfaces/model.py`: it goes through quantization scheme and kernels, keeps
 account of which tensors were used and how weights were packed, and counts progress. Knows no architecture. torch is
 imported for a tensor or a model: arrays and packed weights need none.
 """
 
-import difflib
 import re
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import ml_dtypes
 import numpy as np
 
 from modulm.config import ModelConfig
 from modulm.errors import CheckpointError, Unsupported
-from modulm.interfaces.checkpoint import Checkpoint
+from modulm.interfaces.checkpoint import Checkpoint, expect
 from modulm.interfaces.kernels import KernelProvider, PackedWeight
-from modulm.interfaces.quantization import Dense, QuantizationScheme, Weight
+from modulm.interfaces.quantization import Dense, QuantizationScheme, Reordered, Weight
 from modulm.interfaces.recipe import Recipe
+from modulm.interfaces.support import Rejected, Support
 from modulm.log import logger
-from modulm.worker.weights import Parts, stacked
+from modulm.worker.weights import Parts, ReorderedInputs, stacked
 
 if TYPE_CHECKING:
     import torch
@@ -140,14 +140,16 @@ class TensorSource:
         refusals: list[str] = []
         device_type = self._device.partition(":")[0]
         for kernel in self._kernels:
-            answer = kernel.supports(op, weight, device_type)
+            answer, by = _ask(kernel, op, weight, device_type)
             if answer:
-                packed = kernel.pack(weight, self._device, self._dtype)
+                packed, kind = kernel.pack(by, self._device, self._dtype), type(by).__name__
+                if by is not weight and isinstance(weight, Reordered):
+                    packed, kind = ReorderedInputs(packed, weight.order), f"{kind}, its inputs reordered"
                 self.size_bytes += packed.size_bytes
                 self._checkpoint.release()  # else the file's pages count beside their packed copy until all are packed
                 notes = [note for note in (getattr(answer, "note", ""), *(f"not {one}" for one in refusals)) if note]
                 reasons = f" ({'; '.join(notes)})" if notes else ""
-                self.choices[f"{kernel.name}: {op} {type(weight).__name__}{reasons}"] += 1
+                self.choices[f"{kernel.name}: {op} {kind}{reasons}"] += 1
                 return packed
             refusals.append(f"{kernel.name}: {getattr(answer, 'reason', answer)}")
         raise Unsupported(
@@ -158,30 +160,21 @@ class TensorSource:
 
     def _read_floats(self, name: str, shape: tuple[int | None, ...]) -> np.ndarray:
         array = self._read(name, shape)
-        if not array.dtype.name.startswith(("float", "bfloat")):
-            raise CheckpointError(
-                f"Tensor {name!r} in {self._checkpoint.path} holds {array.dtype.name} numbers, "
-                "but the model needs floating-point ones. It may be quantized in a way that its config does not name."
-            )
+        self._need_floats(name, array.dtype.name)
         return array
+
+    def _need_floats(self, name: str, dtype: str) -> None:
+        if dtype.startswith(("int", "uint", "bool")):
+            raise CheckpointError(
+                f"Tensor {name!r} in {self._checkpoint.path} holds {dtype} numbers, but the model needs floating-point "
+                "ones. It may be quantized in a way that its config does not name."
+            )
 
     def _read(self, name: str, shape: tuple[int | None, ...]) -> np.ndarray:
         """Return a tensor whose shape is `shape`, None in it being any size."""
-        if name not in self._names:
-            near = difflib.get_close_matches(name, self._names, n=3, cutoff=0.6)
-            raise CheckpointError(
-                f"Tensor {name!r} is missing in {self._checkpoint.path}, which has {len(self._names)} tensors. "
-                f"Nearest: {', '.join(near) or 'none'}. The model needs it: check that the checkpoint is complete."
-            )
-        array = self._checkpoint.tensor(name)
-        fits = array.ndim == len(shape) and all(w in (None, size) for w, size in zip(shape, array.shape, strict=True))
-        if not fits:
-            raise CheckpointError(
-                f"Tensor {name!r} in {self._checkpoint.path} has shape {list(array.shape)}, but the model needs "
-                f"{list(shape)}. Check that config and weights belong together."
-            )
+        expect(self._checkpoint, name, shape, who="the model")
         self._mark({name})
-        return array
+        return self._checkpoint.tensor(name)
 
     def _mark_module(self, module: str) -> None:
         """Count whatever a scheme may have read for a module; a bias is the layer's own to ask for."""
@@ -222,38 +215,15 @@ class TensorSource:
             self._progress(len(self._names), len(self._names))
 
 
+def _ask(kernel: KernelProvider, op: str, weight: Weight, device_type: str) -> tuple[Support, Weight]:
+    """Return a provider's answer, and the weight that it is about: what is reordered, if that is all it serves."""
+    answer = kernel.supports(op, weight, device_type)
+    if isinstance(weight, Reordered) and isinstance(answer, Rejected):
+        return kernel.supports(op, weight.weight, device_type), weight.weight
+    return answer, weight
+
+
 def _dense(data: np.ndarray) -> Dense:
     if data.dtype.name not in _DENSE:
         data = data.astype(np.float32)
     return Dense(out_features=data.shape[0], in_features=data.shape[1], data=data)
-
-
-def load_model(model_class: type[Any], config: ModelConfig, source: TensorSource) -> Any:
-    """Build the model and fill it. Raises `CheckpointError` or `Unsupported`."""
-    import torch
-
-    source.check_layers(config)
-    with torch.device("meta"), torch.inference_mode():
-        model = model_class(config)
-    with torch.inference_mode():
-        for name, module in model.named_modules():
-            load = getattr(module, "load", None)
-            if load is not None:
-                load(name, source)
-        _fill(model, source)
-    source.check_all_used(getattr(model_class, "unneeded_tensors", ()))
-    return model.eval()
-
-
-def _fill(model: Any, source: TensorSource) -> None:
-    """Read what no layer loaded: parameters and buffers that are still without memory, by their own names."""
-    import torch
-
-    for module_name, module in model.named_modules():
-        places = [(module._parameters, True), (module._buffers, False)]
-        for place, is_parameter in places:
-            for key, tensor in place.items():
-                if tensor is None or not tensor.is_meta:
-                    continue
-                filled = source.tensor(f"{module_name}.{key}" if module_name else key, tuple(tensor.shape))
-                place[key] = torch.nn.Parameter(filled, requires_grad=False) if is_parameter else filled

@@ -4,7 +4,7 @@ A saved recording needs no torch and no model class: weights are packed as its r
 `worker.py` asks, `program.py` and `recorded.py` run.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,12 +12,16 @@ import numpy as np
 
 from modulm import programs
 from modulm.config import ModelConfig
-from modulm.errors import Unsupported
+from modulm.errors import ModulmError, Unsupported
 from modulm.interfaces.attention import AttentionSpec
+from modulm.log import logger
 from modulm.programs import SavedModel
-from modulm.worker.load import TensorSource, load_model
+from modulm.worker.load import TensorSource
 from modulm.worker.recorded import Recorded
+from modulm.worker.rehearsal import Rehearsal
 from modulm.worker.weights import parts_of
+
+_log = logger("worker.model")
 
 
 @dataclass(kw_only=True)
@@ -43,6 +47,9 @@ class LoadedModel:
 def load_saved(saved: SavedModel, source: TensorSource) -> LoadedModel:
     """Pack the weights of a saved recording. Raises `CheckpointError` or `Unsupported`."""
     graph = saved.graph
+    rehearsal = Rehearsal.of(source)
+    for recipe in saved.recipes.values():
+        rehearsal.pack(recipe)
     tensors = {
         name: np.frombuffer(saved.tensors[name], np.float32).reshape(value.shape)
         for name, value in graph.tensors.items()
@@ -91,3 +98,41 @@ def load_torch(
         )
         programs.save(key, saved)
     return loaded
+
+
+def load_model(model_class: type[Any], config: ModelConfig, source: TensorSource) -> Any:
+    """Build the model and fill it. Raises `CheckpointError` or `Unsupported`."""
+    import torch
+
+    source.check_layers(config)
+    with torch.device("meta"), torch.inference_mode():
+        model = model_class(config)
+    unneeded = getattr(model_class, "unneeded_tensors", ())
+    with torch.inference_mode():
+        try:
+            _fill(model, Rehearsal.of(source), unneeded)
+        except ModulmError:
+            raise
+        except Exception as error:  # a layer of somebody else's that computes with what it loads
+            _log.debug("Not all tensors were checked before memory was taken: %s", error)
+        _fill(model, source, unneeded)
+    return model.eval()
+
+
+def _fill(model: Any, source: TensorSource, unneeded: Sequence[str]) -> None:
+    """Let layers load; read what none did: parameters and buffers still without memory, by their own names."""
+    import torch
+
+    for name, module in model.named_modules():
+        load = getattr(module, "load", None)
+        if load is not None:
+            load(name, source)
+    for module_name, module in model.named_modules():
+        places = [(module._parameters, True), (module._buffers, False)]
+        for place, is_parameter in places:
+            for key, tensor in place.items():
+                if tensor is None or not tensor.is_meta:
+                    continue
+                filled = source.tensor(f"{module_name}.{key}" if module_name else key, tuple(tensor.shape))
+                place[key] = torch.nn.Parameter(filled, requires_grad=False) if is_parameter else filled
+    source.check_all_used(unneeded)

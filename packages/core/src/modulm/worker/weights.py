@@ -18,6 +18,7 @@ from modulm.interfaces.quantization import (
     Encoded,
     Float8,
     GroupedInt,
+    Reordered,
     Weight,
 )
 
@@ -32,6 +33,8 @@ def stacked(parts: Sequence[Weight]) -> Weight | None:
         return first
     if any(type(part) is not type(first) or part.in_features != first.in_features for part in parts):
         return None
+    if isinstance(first, Reordered):
+        return _stacked_reordered(first, [part for part in parts if isinstance(part, Reordered)])
     rule = _RULES.get(type(first))
     if rule is None or any(not rule[1](first, part) for part in parts):
         return None
@@ -40,6 +43,13 @@ def stacked(parts: Sequence[Weight]) -> Weight | None:
         return None
     joined: dict[str, Any] = {name: np.concatenate(arrays) for name, arrays in fields.items()}
     return replace(first, out_features=sum(part.out_features for part in parts), **joined)
+
+
+def _stacked_reordered(first: Reordered, parts: Sequence[Reordered]) -> Weight | None:
+    inner = stacked([part.weight for part in parts])
+    if inner is None or any(not np.array_equal(part.order, first.order) for part in parts):
+        return None
+    return replace(first, out_features=inner.out_features, weight=inner)
 
 
 def _alike(arrays: list[np.ndarray]) -> bool:
@@ -104,3 +114,32 @@ class Parts:
     def size_bytes(self) -> int:
         """See `PackedWeight`."""
         return sum(part.size_bytes for part in self.parts)
+
+
+class ReorderedInputs:
+    """A packed weight whose inputs are in another order: activations are brought into it first. See `Reordered`."""
+
+    def __init__(self, inner: PackedWeight, order: np.ndarray) -> None:
+        self._inner = inner
+        self._order = order.astype(np.int64)
+
+    def linear(self, x: "torch.Tensor") -> "torch.Tensor":
+        """See `PackedWeight`."""
+        return self._inner.linear(x[..., self._index(x)])
+
+    def rows(self, index: "torch.Tensor", dtype: "torch.dtype") -> "torch.Tensor":
+        """See `PackedWeight`."""
+        stored = self._inner.rows(index, dtype)
+        out = stored.new_empty(stored.shape)
+        out[..., self._index(stored)] = stored
+        return out
+
+    def _index(self, like: "torch.Tensor") -> "torch.Tensor":
+        import torch
+
+        return torch.from_numpy(self._order).to(like.device)
+
+    @property
+    def size_bytes(self) -> int:
+        """See `PackedWeight`."""
+        return self._inner.size_bytes + self._order.nbytes

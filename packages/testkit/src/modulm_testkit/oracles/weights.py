@@ -10,6 +10,7 @@ from modulm.interfaces.quantization import (
     Encoded,
     Float8,
     GroupedInt,
+    Reordered,
     Weight,
 )
 
@@ -52,6 +53,10 @@ def dequantised(weight: Weight) -> np.ndarray:
         return _spread(factors, weight.group_size) * FP4[unpack4(weight.codes)]
     if isinstance(weight, Encoded):
         return weight.decode(weight.data).astype(np.float64)
+    if isinstance(weight, Reordered):
+        out = np.empty((weight.out_features, weight.in_features))
+        out[:, weight.order] = dequantised(weight.weight)
+        return out
     raise TypeError(f"{type(weight).__name__} is no canonical kind of weight.")
 
 
@@ -96,6 +101,15 @@ def faults(weight: Weight) -> list[str]:
     elif isinstance(weight, Encoded):
         if weight.data.dtype != np.uint8 or weight.data.ndim != 2 or len(weight.data) != rows:
             found.append(f"data is {weight.data.dtype.name} {list(weight.data.shape)}, not uint8 [{rows}, bytes]")
+    elif isinstance(weight, Reordered):
+        check("order", (columns,), "int32")
+        if not found and sorted(weight.order.tolist()) != list(range(columns)):
+            found.append(f"order is no permutation of {columns} inputs")
+        inner = weight.weight
+        if isinstance(inner, Reordered) or (inner.out_features, inner.in_features) != (rows, columns):
+            found.append(f"weight is {type(inner).__name__} {[inner.out_features, inner.in_features]}")
+        else:
+            found += faults(inner)
     else:
         found.append(f"{type(weight).__name__} is no canonical kind")
     return found
