@@ -7,25 +7,26 @@ was used, for its tests.
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tomllib
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 
 import numpy as np
 import pytest
-from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
 from safetensors.numpy import save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from modulm_testkit.templates.kinds import KINDS
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "tools"))
+
+import linked_environment  # noqa: E402
+from linked_environment import third_party  # noqa: E402
+
 WRITTEN = sorted(kind for kind, one in KINDS.items() if not one.missing)
 SERVED = {"endpoint", "reasoning-parser", "stat-logger", "tool-parser"}
 """Kinds that are used by a server."""
@@ -154,8 +155,10 @@ def attempt(kind, folder, wheels, checkpoints):
     place, source, package = folder / f"some-{kind}-env", folder / f"some-{kind}", f"some_{kind.replace('-', '_')}"
     core = "modulm-core[serve]" if kind in SERVED else "modulm-core"
     tests_need = tomllib.loads((source / "pyproject.toml").read_text())["dependency-groups"]["test"]
-    ours = {"modulm-core": ROOT / "packages/core", "modulm-testkit": ROOT / "packages/testkit", source.name: source}
-    python = environment(place, third_party([core, source.name, *tests_need], ours))
+    folders = [ROOT / "packages/core", ROOT / "packages/testkit", source]
+    projects = [tomllib.loads((one / "pyproject.toml").read_text())["project"] for one in folders]
+    needed = third_party([core, source.name, *tests_need], {each["name"]: each for each in projects})
+    python = linked_environment.make(place, needed)
     (wheel,) = wheels.glob(f"{package}-*.whl")
     need(run(*PIP, "--python", python, "install", *QUIET, "--no-cache-dir", "--find-links", wheels, wheel, core))
     installed = need(run(python, "-c", OURS))
@@ -168,41 +171,6 @@ def attempt(kind, folder, wheels, checkpoints):
     need(run(*UV, "install", "--python", python, *QUIET, "--no-cache", "--find-links", wheels, *tests_need))
     tested = run(python, "-m", "pytest", "-q", "-p", "no:cacheprovider", cwd=source, env=cache)
     return Outcome(installed=installed, listed=listed, used=used, tested=tested)
-
-
-def third_party(lines, ours):
-    """Return the distributions of others that these requirements lead to, by the metadata of ours and of theirs."""
-    found, todo = {}, list(lines)
-    while todo:
-        one = Requirement(todo.pop())
-        name, extras = canonicalize_name(one.name), {"", *one.extras}
-        if not extras <= found.get(name, set()):
-            found[name] = found.get(name, set()) | extras
-            todo += required(name, found[name], ours)
-    return [name for name in found if name not in ours]
-
-
-def required(name, extras, ours):
-    if name in ours:
-        project = tomllib.loads((ours[name] / "pyproject.toml").read_text())["project"]
-        return project["dependencies"] + sum((project["optional-dependencies"][extra] for extra in extras - {""}), [])
-    lines = [Requirement(line) for line in metadata.requires(name) or []]
-    return [str(one) for one in lines if not one.marker or any(one.marker.evaluate({"extra": e}) for e in extras)]
-
-
-def environment(place, distributions):
-    """Make an environment with these of this one's distributions, and nothing else."""
-    need(run(sys.executable, "-m", "venv", "--without-pip", place))
-    (target,) = place.glob("lib/python*/site-packages")
-    for name in distributions:
-        found = metadata.distribution(name)
-        for top in {file.parts[0] for file in found.files} - {"..", "__pycache__"}:
-            source, link = Path(found.locate_file(top)), target / top
-            if top.endswith(".dist-info"):  # uv does not follow links to these
-                shutil.copytree(source, link)
-            elif source.exists() and not link.exists():
-                link.symlink_to(source)
-    return place / "bin/python"
 
 
 @pytest.mark.parametrize("kind", WRITTEN)

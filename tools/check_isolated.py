@@ -1,8 +1,8 @@
 """Build each package's wheel and run that package's own tests with the wheel alone in a fresh environment.
 
 Finds what works here only because a neighbour is installed: an undeclared dependency, a file missing from the wheel, an
-import of a sibling. Third-party versions are those of `uv.lock`. torch's installed files are linked, not copied, from
-`.venv`: unpacking it again for each package would take longer than all tests.
+import of a sibling. Third-party packages are links to those of `.venv`, at the versions of `uv.lock`: see
+`linked_environment.py`.
 """
 
 import argparse
@@ -13,13 +13,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from importlib.metadata import distribution
 from pathlib import Path
 
-from setup_env import constraints
+import linked_environment
 from workspace import ROOT, Package, expected_import, packages, requirement_name
-
-LINKED = ("torch",)
 
 
 def run(command: Sequence[str | Path], where: Path) -> None:
@@ -42,28 +39,6 @@ def build(package: Package, wheels: Path) -> Path:
     return wheel
 
 
-def link_installed(name: str, site_packages: Path) -> None:
-    """Hard-link (or copy) the installed distribution `name` of this environment into another's `site_packages`."""
-    for file in distribution(name).files or []:
-        source, target = Path(str(file.locate())), site_packages / file
-        if ".." in file.parts or file.suffix == ".pyc" or not source.exists():
-            continue
-        target.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            os.link(source, target)
-        except OSError:
-            shutil.copy2(source, target)
-
-
-def fresh_environment(folder: Path) -> Path:
-    """Make an empty environment in `folder` that holds only what is linked, and return its interpreter."""
-    run([sys.executable, "-m", "venv", "--without-pip", folder], ROOT)
-    (site_packages,) = folder.glob("lib/python*/site-packages")
-    for name in LINKED:
-        link_installed(name, site_packages)
-    return folder / "bin/python"
-
-
 def declared(package: Package, ours: dict[str, Package]) -> list[Package]:
     """Return `package` and those of `ours` that it or its tests depend on, directly or through another."""
     found = [package, *tested_with(package, ours)]
@@ -79,11 +54,19 @@ def tested_with(package: Package, ours: dict[str, Package]) -> list[Package]:
     return [ours[name] for name in names if name in ours]
 
 
-def install_alone(wheels: Sequence[Path], tests_need: list[str], python: Path) -> None:
-    """Install the wheels with what they declare, and what the tests need, from the user's index."""
-    limits = ["--constraint", str(constraints(Path(sys.prefix)))]
-    pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", "--disable-pip-version-check"]
-    run([*pip, *limits, *wheels, *tests_need], ROOT)
+def environment(place: Path, chosen: Sequence[Package], tests_need: list[str]) -> Path:
+    """Make an environment in `place` with all that packages and their tests declare, but none of the packages."""
+    ours = {one.distribution: one.project for one in packages()}
+    lines = [line for one in chosen for line in one.project.get("dependencies", [])]
+    return linked_environment.make(place, linked_environment.third_party([*lines, *tests_need], ours))
+
+
+def install_alone(wheels: Sequence[Path], python: Path) -> None:
+    """Install the wheels, and have what they declare checked against what is there."""
+    pip = [str(Path(sys.executable).parent / "uv"), "pip"]
+    if wheels:
+        run([*pip, "install", "--quiet", "--offline", "--no-deps", "--no-cache", "--python", python, *wheels], ROOT)
+    run([*pip, "check", "--python", python], ROOT)
 
 
 def unasked(python: Path, allowed: set[str]) -> list[str]:
@@ -99,11 +82,10 @@ def check(package: Package, wheels: dict[str, Path], tiers: list[str]) -> None:
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="modulm-isolated-") as name:
         folder = Path(name)
-        python = fresh_environment(folder / "env")
         ours = {one.distribution: one for one in packages()}
-        chosen = [wheels[one.folder] for one in declared(package, ours)]
-        tests_need = [line for line in package.test_requirements if requirement_name(line) not in ours]
-        install_alone(chosen, tests_need, python)
+        chosen = declared(package, ours)
+        python = environment(folder / "env", chosen, package.test_requirements)
+        install_alone([wheels[one.folder] for one in chosen], python)
         asked = {one.distribution for one in tested_with(package, ours)}
         extra = unasked(python, {package.distribution, "modulm-core", *asked})
         if extra:

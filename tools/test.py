@@ -20,6 +20,8 @@ from workspace import ROOT, packages
 TIERS = ("null", "tools", "cpu", "integration", "gpu")
 NO_TESTS = 5
 """pytest's exit status when it found nothing to run."""
+MANY_FILES = 16
+"""From so many files on a suite's files are shared out among several processes."""
 
 
 @dataclass(kw_only=True)
@@ -64,6 +66,12 @@ def closing_counts(output: str) -> tuple[str, dict[str, int]]:
     return closing, {word.removesuffix("s"): int(n) for n, word in re.findall(r"(\d+) ([a-z]+)", closing)}
 
 
+def sharing(suite: Suite, jobs: int) -> list[str]:
+    """Return the arguments that have `jobs` processes run a large suite, each file in one of them."""
+    num_files = sum(1 for _ in suite.path.rglob("test_*.py"))
+    return ["-n", str(jobs), "--dist", "loadfile"] if jobs > 1 and num_files >= MANY_FILES else []
+
+
 def run(suite: Suite, pytest_arguments: list[str]) -> None:
     """Run one suite, showing its output as it comes, and note how it ended."""
     command = [sys.executable, "-m", "pytest", str(suite.path.relative_to(ROOT)), *pytest_arguments]
@@ -103,6 +111,7 @@ def main() -> int:
     parser.add_argument("only", nargs="*", metavar="PACKAGE", help="folder names: core, quant-gguf, tools ...")
     parser.add_argument("--tier", action="append", choices=TIERS, help="only this tier; may be given again")
     parser.add_argument("-x", action="store_true", dest="stop", help="stop at the first suite that fails")
+    parser.add_argument("--jobs", type=int, default=min(os.cpu_count() or 1, 4), help="processes for a large suite")
     arguments, pytest_arguments = parser.parse_known_args()
     # A shell without job control starts background jobs with Ctrl-C ignored, and the tests would inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -111,7 +120,7 @@ def main() -> int:
         if suite.tier == "gpu" and not has_gpu():
             suite.closing = "not run: this machine has no GPU"
             continue
-        run(suite, pytest_arguments)
+        run(suite, [*sharing(suite, arguments.jobs), *pytest_arguments])
         if suite.status and arguments.stop:
             break
     print(f"\n{summary(done)}")

@@ -7,13 +7,13 @@ from importlib.metadata import version
 import pytest
 
 import check_isolated
+import linked_environment
 from workspace import packages
 
 
 @pytest.fixture
-def python(tmp_path, monkeypatch):
-    monkeypatch.setattr(check_isolated, "LINKED", ("iniconfig",))
-    return check_isolated.fresh_environment(tmp_path / "env")
+def python(tmp_path):
+    return linked_environment.make(tmp_path / "env", ["iniconfig"])
 
 
 def ask(python, script):
@@ -55,6 +55,21 @@ def test_what_tests_ask_for_comes_along_too(workspace_root):
     assert [p.folder for p in check_isolated.tested_with(core, ours)] == ["quant-gguf"]
     assert [p.folder for p in check_isolated.declared(core, ours)] == ["core", "quant-gguf"]
     assert [p.folder for p in check_isolated.declared(ours["modulm-quant-gguf"], ours)] == ["quant-gguf", "core"]
+
+
+def test_requirements_lead_to_those_of_others_and_ours_are_left_out():
+    ours = {"modulm-a": {"dependencies": ["pytest>=8"], "optional-dependencies": {"more": ["ruff"]}}}
+    found = linked_environment.third_party(["modulm-a[more]", 'uv; python_version < "3"'], ours)
+    assert set(found) == {"pytest", "iniconfig", "packaging", "pluggy", "pygments", "ruff"}
+
+
+def test_a_version_that_is_not_what_was_declared_is_found(python, tmp_path):
+    metadata = "Metadata-Version: 2.1\nName: some\nVersion: 1\nRequires-Dist: iniconfig<1\n"
+    (site_packages,) = python.parents[1].glob("lib/python*/site-packages")
+    (site_packages / "some-1.dist-info").mkdir()
+    (site_packages / "some-1.dist-info/METADATA").write_text(metadata)
+    with pytest.raises(SystemExit, match="iniconfig<1"):
+        check_isolated.install_alone([], python)
 
 
 def test_wheel_is_built_with_what_belongs_in_it(tmp_path):

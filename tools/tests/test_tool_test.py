@@ -69,3 +69,21 @@ def test_suites_can_be_interrupted_where_the_tool_cannot(workspace_root):
     command = f"{sys.executable} tools/test.py & wait $!"  # without job control
     done = subprocess.run(["sh", "-c", command], cwd=workspace_root, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout
+
+
+def test_a_large_suite_is_shared_out_and_every_test_runs_once(workspace_root):
+    for number in range(testing.MANY_FILES):
+        write(workspace_root, f"packages/core/tests/null/test_{number}.py", "def test_a(): pass\ndef test_b(): pass\n")
+    (suite,) = testing.suites(workspace_root, ["null"], [])
+    assert testing.sharing(suite, 2) == ["-n", "2", "--dist", "loadfile"]
+    assert testing.sharing(suite, 1) == []
+    for name in ("test.py", "workspace.py"):
+        write(workspace_root, f"tools/{name}", (ROOT / "tools" / name).read_text())
+    command = [sys.executable, "tools/test.py", "--jobs", "2"]
+    done = subprocess.run(command, cwd=workspace_root, capture_output=True, text=True)
+    assert done.stdout.splitlines()[-1] == f"{2 * testing.MANY_FILES} passed, 0 failed, 0 skipped"
+
+
+def test_a_small_suite_is_one_process(workspace_root):
+    write(workspace_root, "packages/core/tests/null/test_a.py", "")
+    assert testing.sharing(testing.suites(workspace_root, ["null"], [])[0], 2) == []
