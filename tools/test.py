@@ -34,6 +34,8 @@ class Suite:
     status: int = 0
     closing: str = "not run"
     counts: dict[str, int] = field(default_factory=dict)
+    cuts: int = 0
+    """Ways of cutting texts that were tried on parsers, as the testkit's plugin says."""
 
 
 def suites(root: Path, tiers: list[str], only: list[str]) -> list[Suite]:
@@ -72,6 +74,11 @@ def sharing(suite: Suite, jobs: int) -> list[str]:
     return ["-n", str(jobs), "--dist", "loadfile"] if jobs > 1 and num_files >= MANY_FILES else []
 
 
+def cuts(output: str) -> int:
+    """Return how many ways of cutting texts were tried on parsers."""
+    return sum(int(n.replace(",", "")) for n in re.findall(r"^parser invariants: ([\d,]+) cuts", output, re.M))
+
+
 def run(suite: Suite, pytest_arguments: list[str]) -> None:
     """Run one suite, showing its output as it comes, and note how it ended."""
     command = [sys.executable, "-m", "pytest", str(suite.path.relative_to(ROOT)), *pytest_arguments]
@@ -89,6 +96,7 @@ def run(suite: Suite, pytest_arguments: list[str]) -> None:
     suite.seconds = time.monotonic() - started
     suite.status = 0 if process.returncode == NO_TESTS else process.returncode
     suite.closing, suite.counts = closing_counts("".join(output))
+    suite.cuts = cuts("".join(output))
     if suite.status and not {"failed", "error"} & set(suite.counts):
         suite.counts["failed"] = 1
         suite.closing += f" (exit status {suite.status})"
@@ -102,6 +110,8 @@ def summary(done: list[Suite]) -> str:
     null = sum(s.seconds for s in done if s.tier == "null")
     rows.append(f"{'null tier':<12}{null:7.1f} s  (aim: under 15 s)")
     rows.append(f"{'all':<12}{sum(s.seconds for s in done):7.1f} s")
+    if tried := sum(s.cuts for s in done):
+        rows.append(f"parser invariants: {tried:,} cuts")
     return "\n".join([*rows, "", f"{total['passed']} passed, {failed} failed, {total['skipped']} skipped"])
 
 

@@ -43,6 +43,17 @@ def test_counts_of_a_closing_line(output, counts):
     assert testing.closing_counts(output)[1] == counts
 
 
+def test_cuts_of_all_suites_are_added_up(tmp_path):
+    said = ["parser invariants: 1,234 cuts over 5 parsers\n1 passed in 1s\n", "1 passed in 1s\n"]
+    said.append("says parser invariants: 7 cuts\nparser invariants: 66 cuts over 1 parsers\n")
+    done = [
+        testing.Suite(tier="null", path=ROOT / name, cuts=testing.cuts(text))
+        for name, text in zip("abc", said, strict=True)
+    ]
+    assert "\nparser invariants: 1,300 cuts\n" in testing.summary(done)
+    assert "invariants" not in testing.summary(done[1:2])
+
+
 @pytest.mark.parametrize(
     ("body", "status", "closing"),
     [

@@ -9,7 +9,6 @@ import pytest
 from modulm.errors import ConfigError
 from modulm.interfaces.parsers import ResponseContext, collect
 from modulm.interfaces.support import Accepted, Rejected
-from modulm_testkit.parsers import ReasoningParserConformance
 
 HERE = Path(__file__).parent
 CASES = tomllib.loads((HERE / "reasoning_cases.toml").read_text())
@@ -137,36 +136,3 @@ def test_the_template_tells_the_format(name):
     assert [other for other, answer in said.items() if isinstance(answer, Accepted)] == [name]
     nothing = resolve_name(NAMES[name]).matches(None, "{{ messages }}")
     assert isinstance(nothing, Rejected) and nothing.reason
-
-
-MARKS = {
-    "mistral": ("<think>", "</think>"),
-    "granite": ("Here's my thought process:", "Here's my response:"),
-    "gemma4": ("<|channel>thought\n",),
-    "kimi_k3": ("<|open|>response<|sep|>", "<|close|>response<|sep|>", "<|close|>message<|sep|>"),
-    "openai_gptoss": ("<|start|>assistant", "<|channel|>analysis", "<|channel|>commentary", "<|channel|>final", "json"),
-    "muse_glimmer": ("<|start|>assistant to=self<|message|>", "<|start|>assistant to=user<|message|>", "to=f"),
-}
-
-
-def conformance(name):
-    parser, cases = resolve_name(NAMES[name]), CASES[name]
-    prompts = [case.get("prompt", "") for case in cases]
-    usual = max(prompts, key=prompts.count) if name != "minimax_m2_append_think" else ""
-    about = ResponseContext(prompt=usual, tools=TOOLS)
-
-    class Suite(ReasoningParserConformance):
-        samples = [(text, parser.parse(text, about)) for text in [case["text"] for case in cases][:4]]
-        prompt = usual
-        tools = TOOLS
-        marks = MARKS.get(name, ())
-
-        @pytest.fixture
-        def parser_class(self):
-            return parser
-
-    return Suite
-
-
-for one in (*TEMPLATES, "minimax_m2_append_think"):
-    globals()[f"Test_{one}"] = conformance(one)

@@ -6,7 +6,9 @@ Time is counted in functions called and characters gone through, not in seconds.
 
 import json
 import random
+import re
 import sys
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
@@ -28,6 +30,10 @@ _WORDS = (
     "Let me think. ", "The answer is 42.", "\n", "  ", "", "<", "</", "[", "]", "{", "}", '{"name": "add", ', "é😊",
     '"arguments": {"a": 1, "b": "x\\"y"}}', '"', "\\", "add(a=1)", '[{"name": "add", "arguments": {}}]', "`", "|",
 )  # fmt: skip
+_FILLER = "so it goes on and on and on, at every hour of the "
+_TOKEN = re.compile(r" ?[^\W\d_]+|\d| ?[^\s\w<]+|<[^\s<>]*>|\s+|.", re.DOTALL)
+CUTS: Counter[Any] = Counter()
+"""How many ways to cut a text were tried in this process, by the parser's class."""
 _ENDS = ("stop", "length", "abort", "error")
 _TOOLS = (
     {
@@ -75,7 +81,7 @@ class _ParserConformance(Conformance):
 
     def test_may_be_cut_anywhere_once(self, reader: "_Reader") -> None:
         """Text in two pieces gives what it gives in one, wherever the cut is: in a mark, in a string, in an escape."""
-        for text in reader.texts(few=True):
+        for text in reader.texts():
             for at in range(1, len(text)):
                 reader.check(text, [at, len(text)])
 
@@ -85,11 +91,16 @@ class _ParserConformance(Conformance):
             for size in range(2, 9):
                 reader.check(text, [size])
 
+    def test_may_be_cut_as_tokens_are(self, reader: "_Reader") -> None:
+        """Words with the space before them, digits, signs and marks, each a piece as tokenizers make them."""
+        for text in reader.texts():
+            reader.check(text, [len(token) for token in _TOKEN.findall(text)])
+
     def test_may_be_cut_at_random(self, reader: "_Reader") -> None:
         """Pieces of any length give what the whole gives, with empty ones between them."""
         draw = random.Random(1)
         for text in reader.texts():
-            for _ in range(4):
+            for _ in range(8):
                 reader.check(text, [draw.choice((0, 1, 3, 7, 20)) for _ in range(len(text))] + [len(text)])
 
     def test_plain_text_is_passed_on_at_once(self, reader: "_Reader") -> None:
@@ -125,7 +136,7 @@ class _ParserConformance(Conformance):
             assert tuple(map(collect, events)) == wanted
 
     def test_time_is_linear(self, reader: "_Reader") -> None:
-        """Four times the text takes no more than about four times the work, also in pieces of one character.
+        """More text takes as much more work, be it in pieces of one character, or 100,000 characters in one string.
 
         One thread reads all streams. What breaks it: parsing again from the start with every piece.
         """
@@ -133,6 +144,16 @@ class _ParserConformance(Conformance):
             if len(text) > 8:
                 small, large = (reader.work(text * times) for times in (4, 16))
                 assert large < 6 * small, f"of {text[:60]!r}: 4 times take {small} steps, 16 times {large}"
+        for text, wanted in self.samples[:2]:
+            if not (word := _word(text, wanted)):
+                continue
+            short, long = (text.replace(word, word + _FILLER * times) for times in (125, 2000))
+            found = str(reader.whole(long)).count(_FILLER)
+            assert found == 2000, f"of {text!r} with {word!r} continued 2000 times, {found} are reported"
+            small, large = reader.work(short, 25), reader.work(long, 25)
+            assert large < 24 * small, (
+                f"of {text[:60]!r} continued: 6,000 characters take {small} steps, 100,000 {large}"
+            )
 
     def test_keeps_its_marks(self, parser_class: Any) -> None:
         """`special_tokens` is a tuple of texts: those that must not be taken out of what the model says."""
@@ -196,6 +217,7 @@ class _Reader:
     ) -> None:
         self._class, self._context = parser_class, context
         self._samples = [text for text, _ in samples]
+        self._wholes: dict[str, Parsed] = {}
         named = [getattr(parser_class, name, None) for name in ("start_marker", "end_marker")]
         self.marks = [*dict.fromkeys([*parser_class.special_tokens, *filter(None, named), *marks])]
 
@@ -207,7 +229,7 @@ class _Reader:
         """Return the samples, and texts of the format's marks and other things in any order."""
         draw = random.Random(0)
         words = [*_WORDS, *self.marks * 4]
-        made = ["".join(draw.choices(words, k=draw.randrange(2, 9))) for _ in range(8)]
+        made = ["".join(draw.choices(words, k=draw.randrange(2, 9))) for _ in range(14)]
         pieces = [text[: draw.randrange(len(text) + 1)] + draw.choice(words) for text in self._samples]
         found = [text for text in [*self._samples, *pieces, *made] if text]
         return found[:6] if few else found
@@ -226,11 +248,14 @@ class _Reader:
         parser, events = self.made(), []
         for piece in _pieces(text, sizes):
             events += parser.push(piece)
-        found, wanted = collect([*events, *parser.finish("stop")]), self.whole(text)
+        if text not in self._wholes:
+            self._wholes[text] = self.whole(text)
+        found, wanted = collect([*events, *parser.finish("stop")]), self._wholes[text]
+        CUTS[self._class] += 1
         assert found == wanted, f"{text!r} in pieces of {sizes[:12]} gives {found}, whole {wanted}"
 
-    def work(self, text: str) -> int:
-        """Return the work of reading a text by characters: functions that are called, and characters gone through."""
+    def work(self, text: str, size: int = 1) -> int:
+        """Return the work of reading a text in pieces: functions that are called, and characters gone through."""
         parser, calls = self.made(), 0
 
         def count(frame: Any, event: str, argument: Any) -> None:
@@ -240,12 +265,18 @@ class _Reader:
         before, _Counted.steps = sys.getprofile(), 0
         sys.setprofile(count)
         try:
-            for character in text:
-                parser.push(_Counted(character))
+            for start in range(0, len(text), size):
+                parser.push(_Counted(text[start : start + size]))
             parser.finish("stop")
         finally:
             sys.setprofile(before)
         return calls + _Counted.steps
+
+
+def _word(text: str, parsed: Parsed) -> str:
+    """Return a word that stands once in the text, in a string of a call if there is one; "" if there is none."""
+    said = " ".join(call.arguments for call in parsed.calls) or f"{parsed.reasoning} {parsed.content}"
+    return max((word for word in re.findall(r"[a-zA-Z]+", said) if text.count(word) == 1), key=len, default="")
 
 
 def _pieces(text: str, sizes: Sequence[int]) -> Iterator[str]:

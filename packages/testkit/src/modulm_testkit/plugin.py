@@ -1,9 +1,10 @@
-"""The pytest plugin: expected failures of suites, clean registries, leaks. Loaded by every pytest that finds the kit.
+"""The pytest plugin: expected failures of suites, clean registries, leaks, counts. Every pytest that finds it loads it.
 
 So it imports nothing but pytest and the standard library, and does nothing for tests that use none of it.
 """
 
 import pkgutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ from typing import Any
 import pytest
 
 MARK = "conformance_xfail"
+_CUTS = "modulm_parser_cuts"
+_told: list[dict[str, int]] = []
 _UNTOUCHED = ("plugin", "templates")
 _modules = (module.name for module in pkgutil.iter_modules([str(Path(__file__).parent)]))
 pytest.register_assert_rewrite(*(f"{__package__}.{name}" for name in _modules if name not in _UNTOUCHED))
@@ -30,6 +33,32 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             _check(item, mark)
             if {item.name, getattr(item, "originalname", item.name)} & set(mark.args):
                 item.add_marker(pytest.mark.xfail(reason=mark.kwargs["reason"], strict=True))
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Where tests are spread over processes (pytest-xdist), each tells the first what it has counted."""
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput[_CUTS] = _cuts()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Add what another process has counted."""
+    _told.append(getattr(node, "workeroutput", {}).get(_CUTS, {}))
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Say how many ways of cutting texts were tried on parsers, if any."""
+    total: dict[str, int] = {}
+    for cuts in (_cuts(), *_told):
+        total.update({name: total.get(name, 0) + number for name, number in cuts.items()})
+    if total:
+        terminalreporter.write_line(f"parser invariants: {sum(total.values()):,} cuts over {len(total)} parsers")
+
+
+def _cuts() -> dict[str, int]:
+    counted = getattr(sys.modules.get(f"{__package__}.parsers"), "CUTS", {})
+    return {f"{parser.__module__}.{parser.__qualname__}": number for parser, number in counted.items()}
 
 
 def _check(item: pytest.Item, mark: pytest.Mark) -> None:

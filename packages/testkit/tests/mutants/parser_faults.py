@@ -62,6 +62,17 @@ def mind_pieces(contract, right):
             last = self.lengths[-7:]
             return "" if len(last) == 7 and len(set(last)) == 1 and 1 < last[0] < 9 else text
 
+    @contract.mutant("test_may_be_cut_as_tokens_are")
+    class TiresOfWords(Counts):
+        """After two words that came alone, with the space before each, it loses the next."""
+
+        words = 0
+
+        def change(self, text):
+            is_word = text[:1] == " " and text[1:].isalpha()
+            self.words = self.words + 1 if is_word else 0
+            return "" if self.words == 3 else text
+
     @contract.mutant("test_may_be_cut_at_random")
     class TakesNothingForTheEnd(Counts):
         """After an empty piece it loses the next character."""
@@ -125,6 +136,15 @@ def mind_other_things(contract, right):
             self.total = sum(map(len, self.pieces))
             for piece in self.pieces:
                 len(piece)
+            return super().push(text, token_ids)
+
+    @contract.mutant("test_time_is_linear")
+    class ReadsLongTextsAgain(right):
+        """A text of more than 5,000 characters is looked through again with every piece."""
+
+        def push(self, text, token_ids=()):
+            self.seen = getattr(self, "seen", "") + text if len(text) > 1 else ""
+            self.found = len(self.seen) > 5000 and self.seen.find("<nowhere>")
             return super().push(text, token_ids)
 
     @contract.mutant("test_keeps_its_marks")

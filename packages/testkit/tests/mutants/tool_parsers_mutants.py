@@ -19,7 +19,7 @@ SAMPLES = [
         '<call>{"name": "now"}</call><call>{"name": "now", "arguments": {}}</call>',
         Parsed("", "", [ParsedCall("now", "{}"), ParsedCall("now", "{}")]),
     ),
-    ("Nothing is called.", Parsed("Nothing is called.")),
+    ("Nothing at all is called here.", Parsed("Nothing at all is called here.")),
 ]
 
 

@@ -70,3 +70,31 @@ def test_an_import_of_torch_is_found(monkeypatch):
 
 def test_fixture_passes_where_nothing_leaks(no_leaks):
     threading.Thread(target=int).start()
+
+
+SUITE = """
+import pytest
+from modulm.interfaces.parsers import Parsed, ToolParser
+from modulm.interfaces.reading import TextParser
+from modulm_testkit.parsers import ToolParserConformance
+class Nothing(TextParser, ToolParser):
+    def read(self, text):
+        yield from ()
+class TestNothing(ToolParserConformance):
+    samples = [("hi", Parsed("hi"))]
+    @pytest.fixture
+    def parser_class(self):
+        return Nothing
+"""
+
+
+def test_cuts_are_counted(tmp_path):
+    """Each text that the suite makes is cut into characters in one way; tests that cut nothing say nothing."""
+    (tmp_path / "test_suite.py").write_text(SUITE)
+    ask = ["-q", "-p", "no:cacheprovider", "-k", "test_every_character", "test_suite.py"]
+    done = subprocess.run([sys.executable, "-m", "pytest", *ask], capture_output=True, text=True, cwd=tmp_path)
+    number = int(done.stdout.partition("parser invariants: ")[2].split()[0].replace(",", ""))
+    assert "cuts over 1 parsers" in done.stdout and 10 < number < 30, done.stdout
+    ask[-2] = "test_reads_its_samples"
+    done = subprocess.run([sys.executable, "-m", "pytest", *ask], capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0 and "parser invariants" not in done.stdout

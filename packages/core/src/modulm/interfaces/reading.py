@@ -153,10 +153,9 @@ class GrowingText:
 
     def _first_open(self, words: Sequence[str]) -> int:
         """Return where the first word may have begun that is not complete; the end if there is none."""
-        longest = max(map(len, words), default=0)
-        for start in range(max(self._at, len(self._held) - longest + 1), len(self._held)):
-            rest = self._held[start:]
-            if any(len(rest) < len(word) and word.startswith(rest) for word in words):
+        beginnings, longest = _beginnings(tuple(words))
+        for start in range(max(self._at, len(self._held) - longest), len(self._held)):
+            if self._held[start:] in beginnings:
                 return start
         return len(self._held)
 
@@ -169,6 +168,13 @@ NOTHING = Content("")
 @functools.lru_cache(maxsize=256)
 def _pattern(words: tuple[str, ...]) -> "re.Pattern[str]":
     return re.compile("|".join(re.escape(word) for word in sorted(words, key=len, reverse=True)))
+
+
+@functools.lru_cache(maxsize=256)
+def _beginnings(words: tuple[str, ...]) -> tuple[frozenset[str], int]:
+    """Return what is a beginning of a word and no more, and the length of the longest."""
+    found = frozenset(word[:length] for word in words for length in range(1, len(word)))
+    return found, max(map(len, found), default=0)
 
 
 class TextParser(ResponseParser):
