@@ -262,7 +262,7 @@ def _scheme(
             f"Model {config.model!r} has a {stored.where} without a 'quant_method', so nothing says how it is stored. "
             "Add the method's name there."
         )
-    if asked is not None and declared is not None and not _same_scheme(asked.rpartition(":")[2], declared):
+    if asked is not None and declared is not None and not _reads(asked.rpartition(":")[2], declared, checkpoint):
         raise ConfigError(
             f"quantization={asked!r} does not fit model {config.model!r}, which is stored as {declared!r}. "
             f"Leave the option out, or give {declared!r}."
@@ -280,12 +280,10 @@ def _scheme(
     return cast(type[QuantizationScheme], choice.value).from_checkpoint(checkpoint), choice
 
 
-def _same_scheme(asked: str, declared: str) -> bool:
-    """Say whether two names stand for one scheme: a method has several, such as awq and awq_marlin."""
+def _reads(asked: str, declared: str, checkpoint: Checkpoint) -> bool:
+    """Say whether what the user names reads what is declared: a method has several names, as awq and awq_marlin are."""
     family = registry("modulm.quantization")
-    if asked == declared:
-        return True
-    return asked in family and declared in family and family.get(asked) is family.get(declared)
+    return asked == declared or (asked in family and bool(family.get(asked).matches(checkpoint)))
 
 
 def _kernels(config: EngineConfig, platform: Platform) -> list[KernelProvider]:

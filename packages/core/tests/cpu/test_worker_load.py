@@ -108,12 +108,26 @@ def test_stacked_equals_its_parts(kind):
         [make(GroupedInt, 4, 0), make(GroupedInt, 4, 0, bits=3)],
         [make(GroupedInt, 4, 0), make(GroupedInt, 4, 0, group_size=16)],
         [make(Codebook4, 4, 0), make(Codebook4, 4, 0, codebook=np.ones(16, np.float32))],
-        [make(Float8, 4, 0, block=(4, 32)), make(Float8, 4, 1, block=(4, 32))],  # one scale for each whole tensor
         [make(Float8, 4, 0), make(Float8, 4, 0, block=(2, 16))],
     ],
 )
 def test_unlike_parts_stay_apart(parts):
     assert stacked(parts) is None
+
+
+@pytest.mark.parametrize("blocks", [((4, 32), (8, 32)), ((4, 64), (1, 32)), ((3, 32), (8, 32)), ((4, 16), (4, 16))])
+def test_float8_parts_keep_their_own_scales(blocks):
+    """Also where each part has one scale for all of it, as query, key and value have it."""
+    parts = [make_float8(rows, seed, block) for seed, (rows, block) in enumerate(zip((4, 8), blocks, strict=True))]
+    whole = stacked(parts)
+    expected = torch.cat([dequantize(part, torch.float32, slice(0, part.out_features)) for part in parts])
+    assert torch.equal(dequantize(whole, torch.float32, slice(0, 12)), expected)
+
+
+def make_float8(rows, seed, block):
+    scales = rand(-(-rows // block[0]), -(-32 // block[1]), seed=seed)
+    data = rand(rows, 32, seed=seed).astype(ml_dtypes.float8_e4m3fn)
+    return Float8(data=data, scales=scales, block=block, out_features=rows, in_features=32)
 
 
 def test_encoded_parts_need_one_decoder():

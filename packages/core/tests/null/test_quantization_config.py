@@ -133,9 +133,13 @@ class Packed(QuantizationScheme):
 
 
 class Online(Packed):
-    """Packs plain numbers too."""
+    """Packs plain numbers alone."""
 
     name = "online"
+
+    @classmethod
+    def matches(cls, checkpoint):
+        return Rejected("nothing is stored so")
 
     @classmethod
     def quantizes(cls, checkpoint):
@@ -156,6 +160,25 @@ def schemes():
     family = registry("modulm.quantization")
     for name, scheme in {"packed": Packed, "packed_marlin": Packed, "online": Online}.items():
         family.register(name, scheme)
+
+
+class PackedTwice(Packed):
+    """A narrower name for what another reads too."""
+
+    name = "packed_twice"
+
+    @classmethod
+    def matches(cls, checkpoint):
+        twice = quantization_config(checkpoint).keys.get("twice")
+        return super().matches(checkpoint) if twice else Rejected("it is packed once")
+
+
+def test_a_narrower_name_is_taken_where_it_reads_what_is_stored(schemes):
+    registry("modulm.quantization").register("packed_twice", PackedTwice)
+    stored = {"quant_method": "packed", "twice": True}
+    assert type(scheme("packed_twice", quantization_config=stored)) is PackedTwice
+    with pytest.raises(ConfigError, match="'packed_twice' does not fit"):
+        scheme("packed_twice", quantization_config={"quant_method": "packed"})
 
 
 def scheme(asked, **config):

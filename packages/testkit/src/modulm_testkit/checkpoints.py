@@ -27,6 +27,7 @@ SIZES = {
     "num_key_value_heads": 2, "max_position_embeddings": 256,
 }  # fmt: skip
 _TYPES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16", "int8": "I8", "uint8": "U8", "int32": "I32"}
+_TYPES |= {"float8_e4m3fn": "F8_E4M3", "float8_e5m2": "F8_E5M2", "float8_e8m0fnu": "F8_E8M0"}
 
 
 def write_tokenizer(folder: Path, vocab_size: int = SIZES["vocab_size"]) -> int:

@@ -34,6 +34,7 @@ _DTYPES: dict[str, np.dtype] = {
     "BOOL": np.dtype("?"),
     "F8_E4M3": np.dtype(ml_dtypes.float8_e4m3fn),
     "F8_E5M2": np.dtype(ml_dtypes.float8_e5m2),
+    "F8_E8M0": np.dtype(ml_dtypes.float8_e8m0fnu),
 }
 _SINGLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
 

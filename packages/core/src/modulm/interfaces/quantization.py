@@ -151,6 +151,9 @@ class QuantizationScheme(ABC):
     """How one checkpoint format stores its weights. Made once per model load."""
 
     name: ClassVar[str]
+    unneeded_tensors: ClassVar[tuple[str, ...]] = ()
+    """Regular expressions of tensors that the format has apart from layers, and that serve nothing here, such as scales
+    of a KV cache of 8 bits; may be left out. `describe` says what becomes of them."""
 
     @classmethod
     @abstractmethod
@@ -186,6 +189,20 @@ class QuantizationScheme(ABC):
         and lets all agree: for formats that store each tensor in a type of its own.
         """
         return ""
+
+    def stack_tensors(self, checkpoint: "Checkpoint", name: str) -> tuple[str, ...]:
+        """Name the checkpoint's tensors that a stack of matrices `name` ("….experts.down_proj") is stored as.
+
+        Empty, as by default: it is not quantized, or not there.
+        """
+        return ()
+
+    def stacked(self, checkpoint: "Checkpoint", name: str, shape: tuple[int | None, int, int], index: int) -> Weight:
+        """Return matrix `index` of a stack [count or any, out_features, in_features] that `stack_tensors` knows.
+
+        Raises `CheckpointError` as `weight` does; converts nothing, as it is also asked before anything is packed.
+        """
+        raise NotImplementedError
 
     def describe(self) -> dict[str, Any]:
         """Return what `modulm config --explain` shows (bits, group size, types by count)."""

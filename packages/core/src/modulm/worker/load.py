@@ -72,7 +72,7 @@ class TensorSource:
 
     def has(self, name: str) -> bool:
         """See `WeightSource`."""
-        return name in self._names
+        return name in self._names or bool(self._stack_tensors(name))
 
     def tensor(self, name: str, shape: tuple[int, ...]) -> "torch.Tensor":
         """See `WeightSource`. A copy where `array` is a view on the file: writing there would end the process."""
@@ -129,12 +129,19 @@ class TensorSource:
         return _dense(self._read_floats(f"{module}.weight", (out_features, in_features)))
 
     def _slice(self, recipe: Recipe, count: int | None = None) -> Weight:
-        """Return one matrix of a tensor of `count`, or of any number; formats that stack matrices do not quantize."""
+        """Return one matrix of a tensor of `count`, or of any number."""
         (name,), (out_features,), index = recipe.modules, recipe.out_features, recipe.slice
-        stack = self._read_floats(name, (count, out_features, recipe.in_features))
+        shape = count, out_features, recipe.in_features
+        if self._scheme is not None and index is not None and (tensors := self._stack_tensors(name)):
+            self._mark(set(tensors))
+            return self._scheme.stacked(self._checkpoint, name, shape, index)
+        stack = self._read_floats(name, shape)
         if index is None or not 0 <= index < len(stack):
             raise CheckpointError(f"Tensor {name!r} in {self._checkpoint.path} has no matrix {index} of {len(stack)}.")
         return _dense(stack[index])
+
+    def _stack_tensors(self, name: str) -> tuple[str, ...]:
+        return () if self._scheme is None else self._scheme.stack_tensors(self._checkpoint, name)
 
     def _pack(self, weight: Weight, modules: Sequence[str], op: str) -> PackedWeight:
         refusals: list[str] = []
@@ -203,6 +210,7 @@ class TensorSource:
             also_unneeded: Regular expressions of names that this model does without.
         """
         left = sorted(self._names - self._used)
+        also_unneeded = [*also_unneeded, *(() if self._scheme is None else self._scheme.unneeded_tensors)]
         wanted = [n for n in left if not _UNNEEDED.search(n) and not any(re.search(p, n) for p in also_unneeded)]
         if wanted:
             raise CheckpointError(

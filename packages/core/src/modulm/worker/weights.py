@@ -35,6 +35,9 @@ def stacked(parts: Sequence[Weight]) -> Weight | None:
         return None
     if isinstance(first, Reordered):
         return _stacked_reordered(first, [part for part in parts if isinstance(part, Reordered)])
+    if isinstance(first, Float8):
+        parts = [_by_rows(part) for part in parts if isinstance(part, Float8)]
+        first = parts[0]
     rule = _RULES.get(type(first))
     if rule is None or any(not rule[1](first, part) for part in parts):
         return None
@@ -57,9 +60,18 @@ def _alike(arrays: list[np.ndarray]) -> bool:
     return all(array.shape[1:] == first.shape[1:] and array.dtype == first.dtype for array in arrays)
 
 
+def _by_rows(part: Float8) -> Float8:
+    """A scale for all columns of several rows is one for each of these rows, which is how parts can share a matrix."""
+    high, wide = part.block
+    if wide < part.in_features:
+        return part
+    scales = part.scales.astype(np.float32).repeat(high, axis=0)[: part.out_features]
+    return replace(part, scales=scales, block=(1, part.in_features))
+
+
 def _float8_fits(first: Float8, part: Float8) -> bool:
-    # Blocks of several rows must end where a part ends; a scale for the whole tensor cannot be shared.
-    return part.block == first.block and part.out_features % part.block[0] == 0 and part.block[0] < part.out_features
+    # Blocks of several rows must end where a part ends.
+    return part.block == first.block and part.out_features % part.block[0] == 0
 
 
 _RULES: dict[type[Weight], tuple[tuple[str, ...], Callable[[Any, Any], bool]]] = {
