@@ -58,6 +58,8 @@ class SamplingParams:
         max_tokens: None fills up to the model's limit.
         output_kind: Cumulative, delta or final only.
         structured_outputs: The form that the output must have.
+        thinking_token_budget: Most tokens of thinking, where a reasoning parser is on; then it is closed. 0 closes it
+            at once, -1 is none (as in vLLM).
 
     Numbers and lists may be numpy's or torch's; they are kept as Python's own.
     """
@@ -89,6 +91,7 @@ class SamplingParams:
     bad_words: list[str] | None = None
     extra_args: dict[str, Any] | None = field(default=None)
     structured_outputs: StructuredOutputsParams | None = None
+    thinking_token_budget: int | None = None
 
     def __new__(cls, *args: object, **kwargs: object) -> "SamplingParams":
         """Refuse unknown options by name, with the nearest known one."""
@@ -121,6 +124,8 @@ class SamplingParams:
             self.top_k = 0
         if self.seed == -1:
             self.seed = None
+        if self.thinking_token_budget == -1:
+            self.thinking_token_budget = None
 
     @property
     def is_greedy(self) -> bool:
@@ -148,8 +153,15 @@ class SamplingParams:
 
     def _check_counts(self) -> None:
         lowest = {"n": 1, "top_k": -1, "min_tokens": 0, "max_tokens": 1, "logprobs": -1, "prompt_logprobs": -1}
-        lowest |= {"truncate_prompt_tokens": -1, "seed": -(2**63)}
-        optional = ("max_tokens", "logprobs", "prompt_logprobs", "truncate_prompt_tokens", "seed")
+        lowest |= {"truncate_prompt_tokens": -1, "seed": -(2**63), "thinking_token_budget": -1}
+        optional = (
+            "max_tokens",
+            "logprobs",
+            "prompt_logprobs",
+            "truncate_prompt_tokens",
+            "seed",
+            "thinking_token_budget",
+        )
         for name, low in lowest.items():
             value = getattr(self, name)
             if value is None and name in optional:

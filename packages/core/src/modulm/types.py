@@ -22,6 +22,27 @@ class Adapter(msgspec.Struct, frozen=True, kw_only=True):
     path: str
 
 
+class ThinkingMark(msgspec.Struct, frozen=True, kw_only=True):
+    """A text around thinking, and how the tokenizer would write it."""
+
+    text: bytes
+    token_ids: list[int]
+
+
+class Thinking(msgspec.Struct, frozen=True, kw_only=True):
+    """What a response may begin with before its answer: forms wait for its end, and a budget writes that."""
+
+    start: ThinkingMark
+    ends: list[ThinkingMark]
+    """Any of them ends it; the first is the one to write."""
+    shown: dict[int, bytes] = {}
+    """Special ids of the marks, and their text."""
+    begun: bool
+    """Whether it is under way before the response begins; otherwise the model begins it by `start`, or does not."""
+    budget: int | None = None
+    """Most tokens of it, its marks left out."""
+
+
 class Request(msgspec.Struct, kw_only=True):
     """One sequence to generate, ready for the engine: ids only, everything resolved, everything checked.
 
@@ -39,6 +60,8 @@ class Request(msgspec.Struct, kw_only=True):
     """Every id that ends the output: the request's own plus the model's end-of-sequence ids unless `ignore_eos`."""
     eos_token_ids: list[int] = []
     """The model's end-of-sequence ids (a subset of `stop_token_ids` unless `ignore_eos`); masked until `min_tokens`."""
+    thinking: Thinking | None = None
+    """Thinking that a form waits for, or that has a budget; None: whatever the output is, it is the answer."""
     bad_words_token_ids: list[list[int]] = []
     """Token sequences that may not be completed: all tokenisations of `params.bad_words`."""
     seed: int | None = None

@@ -14,7 +14,7 @@ _ENDS = ("Here is my response:", "Here's my response:")
 class GraniteReasoningParser(TextParser, ReasoningParser):
     """Sentences in place of tags."""
 
-    start_marker, end_marker = _STARTS[0], _ENDS[0]
+    start_marker, end_marker, other_end_markers = _STARTS[0], _ENDS[0], _ENDS[1:]
 
     @classmethod
     def matches(cls, tokenizer: TokenizerView, chat_template: str) -> Support:

@@ -11,10 +11,12 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
-from typing import TypeVar, cast
+from typing import NamedTuple, TypeVar, cast
 
+import msgspec
 import numpy as np
 
+from modulm.engine.thinking import Marks, ThinkingGrammar
 from modulm.errors import ConfigError, NotInstalled, PluginError, RequestError
 from modulm.interfaces.structured import CompiledGrammar, Grammar, StructuredOutputBackend, Vocabulary
 from modulm.log import logger
@@ -23,6 +25,7 @@ from modulm.plugins.known import KNOWN
 from modulm.plugins.refs import PASSING
 from modulm.plugins.registry import registry
 from modulm.structured_outputs import StructuredOutputsParams
+from modulm.types import Thinking
 
 FAMILY = "modulm.structured_output"
 _MOST_KEPT = 256
@@ -101,12 +104,20 @@ class SequenceGrammar(Grammar):
         return otherwise
 
 
+class _Compiled(NamedTuple):
+    """What is kept of a form, of marks around thinking, or of both; with the backend's name."""
+
+    backend: str
+    form: CompiledGrammar | None
+    marks: Marks | None
+
+
 @dataclass(kw_only=True)
 class Preparation:
     """A request's form on its way; `result` may be asked for any number of times."""
 
-    compiling: "Future[tuple[str, CompiledGrammar]]"
-    """The backend's name comes with it."""
+    compiling: Future[_Compiled]
+    thinking: Thinking | None
     deadline: float
     timeout_s: float
 
@@ -129,8 +140,12 @@ class Preparation:
                 parameter="structured_outputs",
             )
         try:
-            backend, compiled = self.compiling.result()
-            return SequenceGrammar(compiled.start(), backend)
+            backend, form, marks = self.compiling.result()
+            start = None if form is None else form.start
+            if self.thinking is not None and marks is not None:
+                return SequenceGrammar(ThinkingGrammar(self.thinking, marks, start), backend)
+            assert start is not None
+            return SequenceGrammar(start(), backend)
         except (RequestError, *PASSING):
             raise
         except (PluginError, ConfigError) as error:
@@ -159,22 +174,27 @@ class Grammars:
         self._lock = threading.Lock()
         self._vocabulary: Vocabulary | None = None
         self._backends: dict[type[StructuredOutputBackend], StructuredOutputBackend] = {}
-        self._kept: OrderedDict[tuple[object, ...], Future[tuple[str, CompiledGrammar]]] = OrderedDict()
+        self._kept: OrderedDict[tuple[object, ...], Future[_Compiled]] = OrderedDict()
         self._pool: ThreadPoolExecutor | None = None
         self._filler: ThreadPoolExecutor | None = None
 
-    def prepare(self, params: StructuredOutputsParams) -> Preparation:
-        """Begin to compile a form, unless it is kept from an earlier request."""
-        json_style = (params.disable_any_whitespace, params.whitespace_pattern, params.disable_additional_properties)
-        key = (params.kind, params.text, *json_style)
+    def prepare(self, params: StructuredOutputsParams | None, thinking: Thinking | None = None) -> Preparation:
+        """Begin to compile a form, unless it is kept from an earlier request; one of the two must be there."""
+        key: tuple[object, ...] = ()
+        if params is not None:
+            key += (params.kind, params.text, params.disable_any_whitespace)
+            key += (params.whitespace_pattern, params.disable_additional_properties)
+        if thinking is not None:
+            key += (msgspec.json.encode((thinking.start, thinking.ends)),)
         compiling = self._kept.get(key)
         if compiling is None or (compiling.done() and compiling.exception() is not None):
             self._pool = self._pool or ThreadPoolExecutor(_NUM_THREADS, "modulm-grammar")
-            compiling = self._kept[key] = self._pool.submit(self._compile, params)
+            compiling = self._kept[key] = self._pool.submit(self._compile, params, thinking)
         self._kept.move_to_end(key)
         while len(self._kept) > _MOST_KEPT:
             self._kept.popitem(last=False)
-        return Preparation(compiling=compiling, deadline=time.monotonic() + self._timeout_s, timeout_s=self._timeout_s)
+        deadline = time.monotonic() + self._timeout_s
+        return Preparation(compiling=compiling, thinking=thinking, deadline=deadline, timeout_s=self._timeout_s)
 
     def fill(self, entries: list[int], grammars: Sequence[Grammar]) -> TokenMasks:
         """Begin to fill masks for entries of a plan."""
@@ -195,7 +215,10 @@ class Grammars:
             if pool is not None:
                 pool.shutdown(wait=False, cancel_futures=True)
 
-    def _compile(self, params: StructuredOutputsParams) -> tuple[str, CompiledGrammar]:
+    def _compile(self, params: StructuredOutputsParams | None, thinking: Thinking | None) -> _Compiled:
+        marks = None if thinking is None else Marks(thinking, self._read_vocabulary())
+        if params is None:
+            return _Compiled("thinking", None, marks)
         names = registry(FAMILY).names()
         if not names and self._backend == "auto":
             packages = sorted(set(KNOWN.get(FAMILY, {}).values()))
@@ -205,12 +228,17 @@ class Grammars:
             )
         choice = choose(FAMILY, self._backend, names, lambda cls: cls.supports(params))
         backend = cast(type[StructuredOutputBackend], choice.value)
-        return backend.name, self._backend_of(backend).compile(params)
+        return _Compiled(backend.name, self._backend_of(backend).compile(params), marks)
 
     def _backend_of(self, cls: type[StructuredOutputBackend]) -> StructuredOutputBackend:
+        vocabulary = self._read_vocabulary()
+        with self._lock:
+            if cls not in self._backends:
+                self._backends[cls] = cls(vocabulary)
+            return self._backends[cls]
+
+    def _read_vocabulary(self) -> Vocabulary:
         with self._lock:
             if self._vocabulary is None:
                 self._vocabulary = self._make_vocabulary()
-            if cls not in self._backends:
-                self._backends[cls] = cls(self._vocabulary)
-            return self._backends[cls]
+            return self._vocabulary

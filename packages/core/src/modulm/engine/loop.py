@@ -87,13 +87,13 @@ class Engine:
 
     def _take(self, request: Request) -> None:
         reason = self._refusal(request)
-        form = request.params.structured_outputs
+        form, thinking = request.params.structured_outputs, request.thinking
         if reason is not None:
             self._outbox.append(StepOutput(request_id=request.request_id, finish_reason="error", error=reason))
-        elif form is None:
+        elif form is None and thinking is None:
             self._scheduler.add(request)
         elif self._grammars is not None:
-            self._prepared[request.request_id] = (request, self._grammars.prepare(form))
+            self._prepared[request.request_id] = (request, self._grammars.prepare(form, thinking))
         else:
             why = "structured_outputs is refused: this engine was built without it."
             self._outbox.append(_refused(request, RequestError(why)))

@@ -18,7 +18,7 @@ from modulm.frontend.prompt import Prompt
 from modulm.frontend.tokenizer import Tokenizer
 from modulm.interfaces.logits import LogitsProcessor
 from modulm.sampling_params import SamplingParams
-from modulm.types import Adapter, Request
+from modulm.types import Adapter, Request, Thinking
 
 MAX_COMPLETIONS = 16_384
 """Most completions of one prompt (vLLM's limit)."""
@@ -68,7 +68,13 @@ class Admission:
         self._counter = itertools.count()
 
     def admit(
-        self, prompt: Prompt, params: SamplingParams, *, priority: int = 0, adapter: Adapter | None = None
+        self,
+        prompt: Prompt,
+        params: SamplingParams,
+        *,
+        priority: int = 0,
+        adapter: Adapter | None = None,
+        thinking: Thinking | None = None,
     ) -> list[Request]:
         """Return one request per completion, `params.n` of them. Raises `RequestError`."""
         limits, number = self._limits, next(self._counter)
@@ -91,6 +97,7 @@ class Admission:
             cache_salt=prompt.cache_salt,
             fanout_salt=str(number) if params.n > 1 else None,
             adapter=adapter,
+            thinking=thinking,
         )
         # The prompt is the same for all, so only one of them reports on it.
         others = params if params.prompt_logprobs is None else params.clone(prompt_logprobs=None)

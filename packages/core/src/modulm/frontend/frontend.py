@@ -108,8 +108,8 @@ class Frontend:
         read = read_prompt(prompt, self.tokenizer)
         check_salt(cache_salt)
         read.cache_salt = cache_salt or read.cache_salt
-        params, make_reader = self.parsers.begin(parse, read, params)
-        requests = self._admission.admit(read, params, priority=priority, adapter=adapter)
+        params, thinking, make_reader = self.parsers.begin(parse, read, params)
+        requests = self._admission.admit(read, params, priority=priority, adapter=adapter, thinking=thinking)
         label = request_id if request_id is not None else str(next(self._labels))
         if trace_headers is not None:
             for request in requests:

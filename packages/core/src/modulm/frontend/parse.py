@@ -13,6 +13,7 @@ from modulm.config import EngineConfig
 from modulm.errors import ConfigError, PluginError, RequestError
 from modulm.frontend.forced_calls import NamedCall, RequiredCalls, arguments_schema, schema_of
 from modulm.frontend.prompt import Prompt
+from modulm.frontend.thinking import tail, thinking_of
 from modulm.frontend.tokenizer import Tokenizer
 from modulm.interfaces.parsers import (
     CallArguments,
@@ -33,6 +34,7 @@ from modulm.plugins.families import NOUNS
 from modulm.plugins.registry import registry
 from modulm.sampling_params import SamplingParams
 from modulm.structured_outputs import StructuredOutputsParams
+from modulm.types import Thinking
 
 _log = logger("frontend")
 TOOLS, REASONING = "modulm.tool_parsers", "modulm.reasoning_parsers"
@@ -101,19 +103,20 @@ class Parsers:
 
     def begin(
         self, parse: Parse | None, prompt: Prompt, params: SamplingParams
-    ) -> tuple[SamplingParams, "Callable[[], ResponseReader] | None"]:
+    ) -> tuple[SamplingParams, Thinking | None, "Callable[[], ResponseReader] | None"]:
         """Return the parameters as the formats need them, and what makes a reader for each completion, if any.
 
-        Raises `RequestError` for tools that cannot be called as the request insists on.
+        Between them, what thinking a form waits for, or a budget is of. Raises `RequestError` for tools that cannot be
+        called as the request insists on, and for a budget without a parser that tells the thinking.
         """
-        tool = self.tool if parse is not None and parse.tools else None
-        if parse is not None and parse.forced:
+        if parse is None:
+            return params, self._thinking_in(prompt, params), None
+        tool = self.tool if parse.tools else None
+        if parse.forced:
             tool = NamedCall if parse.forced == "named" else RequiredCalls
             schema = schema_of(parse.tools, named=parse.forced == "named", parallel=parse.parallel)
             params = params.clone(structured_outputs=StructuredOutputsParams(json=schema))
-        asked = [each for each in (self.reasoning, tool) if each is not None and parse is not None]
-        if parse is None or not asked:
-            return params, None
+        asked = [each for each in (self.reasoning, tool) if each is not None]
         context = ResponseContext(
             tokenizer=self._tokenizer,
             tools=parse.tools,
@@ -123,13 +126,27 @@ class Parsers:
         )
         for parser in asked:
             params = parser.adjust(params, context)
+        thinking = thinking_of(self.reasoning, context, params, self._tokenizer)
+        if not asked:
+            return params, thinking, None
         kept = frozenset(token for parser in asked for token in parser.special_tokens)
 
         def make() -> ResponseReader:
             reasoning = None if self.reasoning is None else self.reasoning(context)
             return ResponseReader(reasoning, None if tool is None else tool(context), kept, parallel=parse.parallel)
 
-        return params, make
+        return params, thinking, make
+
+    def _thinking_in(self, prompt: Prompt, params: SamplingParams) -> Thinking | None:
+        """Return the thinking of a text that nobody parses: without a budget, a form waits only for what has begun."""
+        if params.structured_outputs is None and params.thinking_token_budget is None:
+            return None
+        text = tail(prompt.token_ids, self._tokenizer) if prompt.text is None else prompt.text
+        context = ResponseContext(tokenizer=self._tokenizer, prompt=text, prompt_token_ids=prompt.token_ids)
+        thinking = thinking_of(self.reasoning, context, params, self._tokenizer)
+        if thinking is None or params.thinking_token_budget is not None:
+            return thinking
+        return thinking if text.rstrip().endswith(thinking.start.text.decode()) else None
 
     def blamed(self, parse: Parse, error: RequestError) -> RequestError:
         """Return why the form of forced calls was refused, by the tool at fault where it is one's."""

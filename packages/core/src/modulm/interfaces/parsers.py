@@ -209,11 +209,20 @@ class ReasoningParser(ResponseParser):
 
     Attributes:
         start_marker, end_marker: The texts around the thinking, where the format has such: a grammar waits for the end
-            marker, and a thinking budget writes it.
+            marker, and a thinking budget writes it. Without them forms hold from the first token, and budgets are
+            refused. Whether a response begins with thinking is told by what the parser makes of a word, and of the
+            start marker and a word.
+        other_end_markers: Texts that end the thinking as well.
     """
 
     start_marker: ClassVar[str | None] = None
     end_marker: ClassVar[str | None] = None
+    other_end_markers: ClassVar[tuple[str, ...]] = ()
+
+    @classmethod
+    def end_markers(cls) -> tuple[str, ...]:
+        """Return all texts that end the thinking, the one to write first."""
+        return () if cls.end_marker is None else (cls.end_marker, *cls.other_end_markers)
 
 
 def __getattr__(name: str) -> Any:

@@ -19,7 +19,7 @@ from modulm.interfaces.support import Accepted, Rejected
 from modulm.plugins.registry import registry
 from modulm.sampling_params import SamplingParams
 from modulm.structured_outputs import StructuredOutputsParams
-from modulm.types import KVGroup, KVLayout, Request, SampledTokens, StepResult
+from modulm.types import KVGroup, KVLayout, Request, SampledTokens, StepResult, Thinking, ThinkingMark
 
 EOS = 10
 VOCABULARY = Vocabulary(
@@ -143,7 +143,7 @@ def engine():
     registry(FAMILY).restore("digits", None)
 
 
-def request(request_id, *, choice=None, prompt=(1, 2, 3), max_tokens=8, **form):
+def request(request_id, *, choice=None, prompt=(1, 2, 3), max_tokens=8, thinking=None, **form):
     form = {"choice": choice} if choice else form
     params = SamplingParams(structured_outputs=StructuredOutputsParams(**form) if form else None)
     return Request(
@@ -153,6 +153,7 @@ def request(request_id, *, choice=None, prompt=(1, 2, 3), max_tokens=8, **form):
         max_tokens=max_tokens,
         stop_token_ids=[EOS],
         eos_token_ids=[EOS],
+        thinking=thinking,
     )
 
 
@@ -259,6 +260,39 @@ def test_preempted_sequences_go_on_where_they_were(engine):
     digits = "31415926535897932384"
     got = run(tight, request("a", choice=[digits], max_tokens=20), request("b", choice=[digits], max_tokens=20))
     assert [got["a"][0], got["b"][0]] == [digits, digits]
+    assert any(len(plan.forget) for plan in engine._executor.plans)
+
+
+def thinking(budget, *, begun=True):
+    start, end = (ThinkingMark(text=text.encode(), token_ids=[int(digit) for digit in text]) for text in ("88", "77"))
+    return Thinking(start=start, ends=[end], begun=begun, budget=budget)
+
+
+def test_thinking_is_closed_at_its_budget_and_the_answer_has_its_form(engine):
+    got = run(
+        engine,
+        request("a", choice=["42"], thinking=thinking(3)),
+        request("b", choice=["41"], thinking=thinking(0)),
+        request("c", choice=["9", "95"], thinking=thinking(2, begun=False)),
+        request("d", thinking=thinking(1)),
+        request("e", choice=["3"], thinking=thinking(None), max_tokens=6),
+    )
+    assert {name: (text, output.finish_reason) for name, (text, output) in got.items()} == {
+        "a": ("0007742", "stop"),
+        "b": ("7741", "stop"),
+        "c": ("7795", "stop"),
+        "d": ("07700000", "length"),
+        "e": ("000000", "length"),
+    }
+
+
+def test_a_preempted_sequence_goes_on_in_its_thinking(engine):
+    small = KVLayout(block_size=4, num_blocks=9, groups=(KVGroup(layer_names=("l",)),))
+    engine._executor.kv_layout = lambda: small
+    tight = Engine(EngineConfig(model="m"), engine._executor, max_model_len=100, grammars=engine._grammars)
+    asked = {"choice": ["123456"], "max_tokens": 20, "thinking": thinking(10)}
+    got = run(tight, request("a", **asked), request("b", **asked))
+    assert [got["a"][0], got["b"][0]] == ["0" * 10 + "77" + "123456"] * 2
     assert any(len(plan.forget) for plan in engine._executor.plans)
 
 

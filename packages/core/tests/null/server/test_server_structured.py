@@ -88,3 +88,9 @@ def test_a_grammar_is_refused_whatever_it_is(server, path, grammar):
 def test_a_form_that_is_not_text_is_refused(server, path, form):
     """C1."""
     refused(server, path, {"response_format": form}, "response_format")
+
+
+@pytest.mark.parametrize("budget", [0, 5, -3])
+@pytest.mark.parametrize("path", [COMPLETIONS, CHAT])
+def test_a_thinking_budget_needs_a_parser_that_tells_the_thinking(server, path, budget):
+    refused(server, path, {"thinking_token_budget": budget}, "thinking_token_budget")

@@ -25,7 +25,6 @@ REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
     "verbosity": (("medium",), "no model here is told of it"),
     "mm_processor_kwargs": (({},), _NOT_YET.format("images or audio")),
     "kv_transfer_params": (({},), _NOT_YET.format("KV transfer")),
-    "thinking_token_budget": ((), _NOT_YET.format("reasoning budgets")),
     "repetition_detection": ((), _NOT_YET.format("detection of repetitions")),
 }
 """Field -> (values that ask for nothing, beside null; why any other is refused)."""

@@ -62,6 +62,8 @@ class GenerationRequest(msgspec.Struct, kw_only=True):
     """OpenAI's: `text`, `json_object`, `json_schema`, and `structural_tag`."""
     structured_outputs: dict[str, Any] | None = None
     """vLLM's: one of json, regex, choice, grammar, json_object, structural_tag, and how JSON is written."""
+    thinking_token_budget: int | None = None
+    """Most tokens of thinking; then its end is written. 0: none; needs a reasoning parser."""
     guided_json: str | dict[str, Any] | None = None
     guided_regex: str | None = None
     guided_choice: list[str] | None = None
