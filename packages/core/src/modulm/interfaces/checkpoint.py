@@ -7,7 +7,8 @@ uses ("model.layers.0.self_attn.q_proj.weight"), whatever the file calls it.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from bisect import bisect_left
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -91,6 +92,28 @@ class Checkpoint(ABC):
 
     def close(self) -> None:
         """Release the file; views handed out before stay valid."""
+
+
+class LayerTensors:
+    """Names of a checkpoint's tensors by layer, for what stores a layer in several."""
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        self._where = checkpoint.path
+        self._sorted = sorted(checkpoint.tensor_names())  # "/" follows "." in it
+
+    def of(self, module: str) -> list[str]:
+        """Return what follows "<module>." in the names of its tensors: "bias", "weight", "weight.absmax"."""
+        first, last = bisect_left(self._sorted, f"{module}."), bisect_left(self._sorted, f"{module}/")
+        return [name[len(module) + 1 :] for name in self._sorted[first:last]]
+
+    def only(self, module: str, known: Collection[str]) -> None:
+        """Raise `CheckpointError` naming a tensor of the layer that is none of `known`: it would be lost silently."""
+        for name in self.of(module):
+            if name not in known:
+                raise CheckpointError(
+                    f"Tensor '{module}.{name}' in {self._where} has no place in its layer, which may have: "
+                    f"{', '.join(sorted(known))}. Its answers would be wrong; check what made the checkpoint."
+                )
 
 
 def expect(

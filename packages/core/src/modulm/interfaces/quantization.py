@@ -204,6 +204,21 @@ class QuantizationScheme(ABC):
         """
         raise NotImplementedError
 
+    def slice(self, name: str, weight: Dense) -> Weight:
+        """Return a matrix of tensor `name`, which stacks several in plain numbers (experts); the default: as it is.
+
+        For schemes that quantize while loading. Raises `CheckpointError` on numbers that cannot be.
+        """
+        return weight
+
     def describe(self) -> dict[str, Any]:
         """Return what `modulm config --explain` shows (bits, group size, types by count)."""
         return {}
+
+
+_OUTER = ("embed_tokens", "lm_head", "wte", "embed_in", "embed_out", "gate", "router", "shared_expert_gate")
+
+
+def is_inner(module: str) -> bool:
+    """Say whether schemes that quantize while loading take a layer: no embedding, output layer or router, as vLLM."""
+    return module.rpartition(".")[2] not in _OUTER

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from modulm.errors import CheckpointError
+from modulm.interfaces.support import Accepted, Rejected, Support
 
 if TYPE_CHECKING:
     from modulm.interfaces.checkpoint import Checkpoint
@@ -93,6 +94,15 @@ def quantization_config(checkpoint: "Checkpoint") -> QuantizationConfig:
         if (file := checkpoint.path / name).is_file():
             return QuantizationConfig({"quant_method": method, **_object(file)}, f"file {file}")
     return QuantizationConfig({}, f"config of {checkpoint.path}, which has no quantization_config")
+
+
+def declares(checkpoint: "Checkpoint", method: str) -> Support:
+    """Say whether a checkpoint declares this `quant_method`: what a scheme answers to `matches`."""
+    try:
+        found = quantization_config(checkpoint).method
+    except CheckpointError as error:
+        return Rejected(str(error))
+    return Accepted() if found == method else Rejected(f"its quant_method is {found!r}, not {method!r}")
 
 
 def _object(file: Path) -> dict[str, Any]:

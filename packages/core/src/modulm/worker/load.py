@@ -6,7 +6,6 @@ imported for a tensor or a model: arrays and packed weights need none.
 """
 
 import re
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
@@ -16,7 +15,7 @@ import numpy as np
 
 from modulm.config import ModelConfig
 from modulm.errors import CheckpointError, Unsupported
-from modulm.interfaces.checkpoint import Checkpoint, expect
+from modulm.interfaces.checkpoint import Checkpoint, LayerTensors, expect
 from modulm.interfaces.kernels import KernelProvider, PackedWeight
 from modulm.interfaces.quantization import Dense, QuantizationScheme, Reordered, Weight
 from modulm.interfaces.recipe import Recipe
@@ -62,7 +61,7 @@ class TensorSource:
         self._dtype = dtype
         self._progress = progress
         self._names = set(checkpoint.tensor_names())
-        self._sorted = sorted(self._names)  # "/" follows "." in it
+        self._layers = LayerTensors(checkpoint)
         self._used: set[str] = set()
         self._recipes: dict[int, tuple[PackedWeight, Recipe]] = {}  # by id, unique as long as the weight is kept here
         self.size_bytes = 0
@@ -138,7 +137,8 @@ class TensorSource:
         stack = self._read_floats(name, shape)
         if index is None or not 0 <= index < len(stack):
             raise CheckpointError(f"Tensor {name!r} in {self._checkpoint.path} has no matrix {index} of {len(stack)}.")
-        return _dense(stack[index])
+        dense = _dense(stack[index])
+        return dense if self._scheme is None else self._scheme.slice(name, dense)
 
     def _stack_tensors(self, name: str) -> tuple[str, ...]:
         return () if self._scheme is None else self._scheme.stack_tensors(self._checkpoint, name)
@@ -185,8 +185,7 @@ class TensorSource:
 
     def _mark_module(self, module: str) -> None:
         """Count whatever a scheme may have read for a module; a bias is the layer's own to ask for."""
-        first, last = bisect_left(self._sorted, f"{module}."), bisect_left(self._sorted, f"{module}/")
-        self._mark({name for name in self._sorted[first:last] if not name.endswith(".bias")})
+        self._mark({f"{module}.{name}" for name in self._layers.of(module) if not f".{name}".endswith(".bias")})
 
     def _mark(self, names: set[str]) -> None:
         self._used |= names
