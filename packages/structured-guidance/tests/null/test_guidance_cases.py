@@ -18,6 +18,11 @@ TREE = {
     "type": "object",
     "properties": {"name": {"type": "string"}, "children": {"type": "array", "items": {"$ref": "#"}, "maxItems": 1}},
 }
+LONG = {"type": "string", "maxLength": 2000}
+OPEN_TREE = {
+    "type": "object",
+    "properties": {"name": {"type": "string"}, "children": {"type": "array", "items": {"$ref": "#"}}},
+}
 DEEP = '{"type":"array","items":' * 5000 + "{}" + "}" * 5000
 WIDE = {"type": "object", "properties": {f"p{i}": {"type": "null"} for i in range(50_000)}}
 SCHEMAS = {
@@ -25,6 +30,7 @@ SCHEMAS = {
     "C7 property that is no schema": {"type": "object", "properties": {"foo": "bar"}},
     "C8 no schema": {"abc": "def"},
     "C11 recursive": TREE,
+    "C26 nested": {"type": "object", "properties": {"a": {"type": "object", "properties": {"b": LONG, "c": LONG}}}},
     "C14 bounded": {"type": "string", "minLength": 10, "maxLength": 200},
     "C16 pattern and length": {"type": "string", "pattern": "^[a-z]+$", "maxLength": 3},
     "C17 number of items": {"type": "array", "items": {"type": "integer"}, "minItems": 2, "maxItems": 2},
@@ -98,3 +104,34 @@ def test_grammars_that_are_none(backend, grammar):
     with pytest.raises(RequestError):
         backend.compile(params)
     assert backend.compile(StructuredOutputsParams(grammar='root ::= "a" | "b"'))
+
+
+JUDGED = [
+    ("C11", {"json": OPEN_TREE}, '{"name":"a","children":[{"children":[]},{"name":"b"}]}', '{"children":[1]}'),
+    ("C16", {"json": SCHEMAS["C16 pattern and length"]}, '"abc"', '"abcd"'),
+    ("C17", {"json": SCHEMAS["C17 number of items"]}, "[1,2]", "[1]"),
+    ("C17", {"json": SCHEMAS["C17 number of items"]}, "[1,2]", "[1,2,3]"),
+    ("C18", {"json": SCHEMAS["C18 two integers"]}, "7", "00"),
+    ("C19", {"json": SCHEMAS["C19 null or bool"]}, "null", "nulltrue"),
+    ("C21", {"json": SCHEMAS["C21 patternProperties"]}, '{"ab":"x"}', '{"b":"x"}'),
+    ("C23", {"regex": r"^\d+$"}, "12", "d+"),
+    ("C24", {"regex": r"^a\/b$"}, "a/b", r"a\/b"),
+    ("C26", {"json": LONG}, f'"{"x" * 2000}"', f'"{"x" * 2001}"'),
+    ("C28", {"json": {"enum": [1, 2, 3]}}, "2", '""'),
+    ("C6", {"choice": ["yes", "no\nplease"]}, "no\nplease", "no"),
+    ("C6", {"choice": ["yes", "no\u0000"]}, "no\u0000", "no"),
+]
+
+
+@pytest.mark.parametrize(("form", "good", "bad"), [case[1:] for case in JUDGED], ids=[case[0] for case in JUDGED])
+def test_texts(backend, writing, form, good, bad):
+    def is_whole(text):
+        grammar = backend.compile(StructuredOutputsParams(**form)).start()
+        return grammar.accept(list(text.encode())) and (
+            grammar.is_terminated or writing.eos in writing.allowed(grammar)
+        )
+
+    if support := GuidanceBackend.supports(StructuredOutputsParams(**form)):
+        assert is_whole(good) and not is_whole(bad)
+    else:
+        assert support.reason.strip()
