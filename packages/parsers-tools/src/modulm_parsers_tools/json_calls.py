@@ -20,12 +20,20 @@ from modulm.interfaces.support import Accepted, Rejected, Support
 from modulm_parsers_tools.json_text import copy_value, take_string, take_value
 
 BETWEEN = re.compile(r"[\s,]+")
-_ARGUMENTS = ("arguments", "parameters")
 _QUOTES = ("'", '"')
 
 
 class CallParser(TextParser, ToolParser):
-    """Counts calls, and reads those that are JSON objects."""
+    """Counts calls, and reads those that are JSON objects.
+
+    Attributes:
+        frames: Marks around an answer, which are left out of the content.
+        name_key, argument_keys: Under which an object has the function's name and arguments.
+    """
+
+    frames: ClassVar[tuple[str, ...]] = ()
+    name_key: ClassVar[str] = "name"
+    argument_keys: ClassVar[tuple[str, ...]] = ("arguments", "parameters")
 
     def __init__(self, context: ResponseContext) -> None:
         super().__init__(context)
@@ -39,6 +47,12 @@ class CallParser(TextParser, ToolParser):
     def arguments(self, piece: str) -> CallArguments:
         """Return more arguments of the call that was begun last."""
         return CallArguments(self.num_calls - 1, piece)
+
+    def copy_content(self, text: GrowingText, *until: str) -> Reading[str]:
+        """As `GrowingText.copy`, without the marks around an answer."""
+        while (found := (yield from text.copy(Content, *until, *self.frames))) in self.frames:
+            pass
+        return found
 
     def copy_arguments(self, text: GrowingText) -> Reading[None]:
         """Report the value that comes next as the arguments of the call; some models write it as a string, or null."""
@@ -73,7 +87,7 @@ class CallParser(TextParser, ToolParser):
                 break
             yield from text.skip_space()
             has_begun = self.num_calls > first
-            if key == "name" and name is None:
+            if key == self.name_key and name is None:
                 if (yield from text.peek()) not in _QUOTES:
                     break
                 name = yield from take_string(text)
@@ -83,7 +97,7 @@ class CallParser(TextParser, ToolParser):
                     yield self.begin(name)
                 if arguments is not None:
                     yield self.arguments(arguments)
-            elif key in _ARGUMENTS and arguments is None:
+            elif key in self.argument_keys and arguments is None:
                 arguments = ""
                 if name is None:
                     arguments = yield from take_value(text)
@@ -166,7 +180,7 @@ class MarkedParser(CallParser):
 
     def read(self, text: GrowingText) -> Reading[None]:
         """See `TextParser`."""
-        found = yield from text.copy(Content, *self.starts)
+        found = yield from self.copy_content(text, *self.starts)
         while found:
             found = yield from self.copy_marked(text, found, self.ends, self.starts)
-            found = found or (yield from text.copy(Content, *self.starts))
+            found = found or (yield from self.copy_content(text, *self.starts))

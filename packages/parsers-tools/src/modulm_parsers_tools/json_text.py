@@ -14,6 +14,7 @@ from modulm.interfaces.reading import NOTHING, GrowingText, Make, Reading
 _PLAIN = {'"': re.compile(r'[^"\\\x00-\x1f]+'), "'": re.compile(r"""[^'"\\\x00-\x1f]+""")}
 """What stands for itself between quotes of each kind."""
 _WORD = re.compile(r"[\w.+$-]+")
+_KEY, _BARE = re.compile(r"[^:,{}\[\]<]+"), re.compile(r"[^,{}\[\]<]+")
 _CLOSING = {"{": "}", "[": "]"}
 _PYTHON = {"True": "true", "False": "false", "None": "null", "NaN": "null"}
 _NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?", re.ASCII)
@@ -21,8 +22,13 @@ _HEX = re.compile(r"[0-9a-fA-F]{4}")
 _HALF = re.compile("[\ud800-\udfff]")
 
 
-def copy_value(text: GrowingText, make: Make) -> Reading[bool]:
-    """Report the next value as JSON text; returns whether it has ended. White space before it must have been read."""
+def copy_value(text: GrowingText, make: Make, quote: str = "") -> Reading[bool]:
+    """Report the next value as JSON text; returns whether it has ended. White space before it must have been read.
+
+    Args:
+        quote: Where a format has a word of its own for quotes: strings between two of it have no escapes, and what
+            stands without is one item up to the next comma or bracket, spaces included.
+    """
     written = _Structure()
     while True:
         yield make(written.space((yield from text.skip_space())))
@@ -39,9 +45,13 @@ def copy_value(text: GrowingText, make: Make) -> Reading[bool]:
             yield make(written.item())
             if not (yield from copy_string(text, make)):
                 return False
-        elif word := (yield from text.take_while(_WORD)):
+        elif quote and found == quote[0] and (yield from text.accept(quote)):
+            yield make(written.item())
+            if not (yield from _copy_plain(text, make, quote)):
+                return False
+        elif word := (yield from text.take_while(_item(quote, is_key=written.is_at_key))):
             is_key = written.is_at_key
-            yield make(written.item() + scalar(word, is_key=is_key))
+            yield make(written.item() + scalar(word.rstrip(), is_key=is_key))
         else:  # no JSON, so it is not part of the value
             yield make("".join([written.close() for _ in list(written.closing)]))
             return True
@@ -130,6 +140,18 @@ def copy_string(text: GrowingText, make: Make) -> Reading[bool]:
         yield make((yield from _escape(text)) if found == "\\" else _escaped(found))
 
 
+def _copy_plain(text: GrowingText, make: Make, quote: str) -> Reading[bool]:
+    """Report what stands before the quote as a JSON string; returns whether it was closed."""
+    yield make('"')
+    found = yield from text.copy(lambda piece: make(_escaped(piece)), quote)
+    yield make('"' if found else "")
+    return bool(found)
+
+
+def _item(quote: str, *, is_key: bool) -> "re.Pattern[str]":
+    return (_KEY if is_key else _BARE) if quote else _WORD
+
+
 def take_value(text: GrowingText) -> Reading[str]:
     """Read the next value, and return it as JSON text."""
     pieces: list[str] = []
@@ -183,5 +205,5 @@ def _escape(text: GrowingText) -> Reading[str]:
     return "\\" + found if found and found in '"\\/bfnrt' else "\\\\" + _escaped(found) if found else ""
 
 
-def _escaped(character: str) -> str:
-    return json.dumps(character, ensure_ascii=False)[1:-1]
+def _escaped(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)[1:-1]

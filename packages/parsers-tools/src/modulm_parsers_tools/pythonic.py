@@ -31,12 +31,12 @@ class PythonicToolParser(CallParser):
         while (yield from text.copy(Content, "[")):
             yield from self.copy_list(text, "[")
 
-    def copy_list(self, text: GrowingText, read: str) -> Reading[None]:
+    def copy_list(self, text: GrowingText, read: str, end: str = "]") -> Reading[None]:
         """Report calls up to the end of the list; `read` is what to give back if it begins with none."""
         while True:
             text.record()
             yield from text.take_while(BETWEEN)
-            if not read and (yield from text.accept("]")):
+            if not read and (yield from text.accept(end)):
                 return
             if not (yield from self._call(text)):
                 yield Content(read + text.recorded())

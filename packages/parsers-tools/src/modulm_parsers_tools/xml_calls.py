@@ -13,7 +13,7 @@ from modulm.interfaces.parsers import Content, Event, TokenizerView
 from modulm.interfaces.reading import NOTHING, GrowingText, Reading
 from modulm.interfaces.support import Support
 from modulm_parsers_tools.json_calls import CallParser, match_mark
-from modulm_parsers_tools.python_text import as_json
+from modulm_parsers_tools.schemas import as_value, types_of
 
 _NAME = re.compile(r'[^<>"\s]+')
 
@@ -22,22 +22,29 @@ class XMLParser(CallParser):
     """Reads `block[0] (FUNCTION (ARGUMENT value argument_end)* function_end)* block[1]`.
 
     Ends that models leave out are taken for given where something comes that can only stand behind them.
+    Some formats let a block hold JSON objects instead.
 
     Attributes:
-        block: What stands before and behind all calls.
+        block: What stands before and behind all calls; "" where nothing does.
         function_start, function_end: The same of one; "" where the block is one call.
         argument_start, argument_end: What stands before an argument's name and behind its value.
         name_end: What stands behind both names.
         on_own_lines: Whether a value has a line break before and behind it that is not its own.
+        has_json: Whether a block may hold JSON objects.
+        entities: What stands for other characters in values.
+        literal: What may stand around a value in which nothing stands for anything else.
     """
 
-    block: ClassVar[tuple[str, str]]
-    function_start: ClassVar[str] = ""
-    function_end: ClassVar[str] = ""
-    argument_start: ClassVar[str]
-    argument_end: ClassVar[str]
+    block: tuple[str, str]
+    function_start: str = ""
+    function_end: str = ""
+    argument_start: str
+    argument_end: str
     name_end: ClassVar[str] = ">"
     on_own_lines: ClassVar[bool] = False
+    has_json: ClassVar[bool] = False
+    entities: ClassVar[Mapping[str, str]] = {}
+    literal: ClassVar[tuple[str, str]] = ("", "")
 
     @classmethod
     def matches(cls, tokenizer: TokenizerView, chat_template: str) -> Support:
@@ -49,41 +56,67 @@ class XMLParser(CallParser):
         name = yield from text.take_while(_NAME)
         return name if (yield from text.accept(self.name_end)) else ""
 
-    def argument(self, text: GrowingText) -> Reading[str]:
-        """Read what is between `argument_start` and the value; return the argument's name."""
+    def argument(self, text: GrowingText) -> Reading[tuple[str, bool | None]]:
+        """Read what is between `argument_start` and the value.
+
+        Returns the argument's name, and whether it is a string: None where only its schema can tell.
+        """
         key = yield from text.take_while(_NAME)
         yield from text.accept(self.name_end)
-        return key
+        return key, None
+
+    def close(self, text: GrowingText) -> Reading[None]:
+        """Read what stands behind `function_end` and is no content."""
+        yield from ()
 
     def read(self, text: GrowingText) -> Reading[None]:
         """See `TextParser`."""
-        starts = _words(self.block[0], self.function_start)
-        while found := (yield from text.copy(Content, *starts)):
-            text.record()
-            is_open = found == self.function_start or not self.function_start
-            if not is_open:
-                yield from text.skip_space()
-                is_open = bool((yield from text.accept(self.function_start)))
-            read = found + text.recorded()
-            while is_open:
-                text.record()
-                name = yield from self.function(text)
-                read += text.recorded()
-                if not name:
-                    break
-                yield self.begin(name)
-                read = ""
-                if not (yield from self._arguments(text, self.context.parameters(name) or {})):
-                    break
-                text.record()
-                yield from text.skip_space()
-                ends = bool((yield from text.accept(self.block[1])))
-                is_open = not ends and bool((yield from text.accept(self.function_start)))
-                read = "" if ends else text.recorded()
-            yield Content(read)
+        while found := (yield from self.copy_content(text, *_words(self.block[0], self.function_start))):
+            yield from self.copy_block(text, found)
 
-    def _arguments(self, text: GrowingText, schema: Mapping[str, Any]) -> Reading[bool]:
-        """Report the arguments; returns whether another call may follow in the block."""
+    def copy_block(self, text: GrowingText, found: str, before: str = "") -> Reading[None]:
+        """Report the calls behind `found`, the beginning of a block or of a call.
+
+        If there is none, it is content, and so is what was read `before`.
+        """
+        text.record()
+        is_open = found == self.function_start or not self.function_start
+        if not is_open:
+            yield from text.skip_space()
+            if self.has_json and (yield from text.peek()) in ("{", "["):
+                yield from self.copy_marked(text, before + found + text.recorded(), (self.block[1],), ())
+                return
+            is_open = bool((yield from text.accept(self.function_start)))
+        read = before + found + text.recorded()
+        while is_open:
+            if not (yield from self.copy_element(text, read)):
+                return
+            text.record()
+            yield from text.skip_space()
+            ends = bool((yield from text.accept(self.block[1])))
+            is_open = not ends and bool((yield from text.accept(self.function_start)))
+            read = "" if ends else text.recorded()
+        yield Content(read)
+
+    def copy_element(self, text: GrowingText, read: str) -> Reading[bool]:
+        """Report the call behind `function_start`; returns whether another may follow in the block.
+
+        If this is no call, `read` and what is read here is content.
+        """
+        text.record()
+        name = yield from self.function(text)
+        read += text.recorded()
+        if not name:
+            yield Content(read)
+            return False
+        yield self.begin(name)
+        follows = yield from self.copy_elements(text, self.context.parameters(name) or {})
+        if follows:
+            yield from self.close(text)
+        return follows
+
+    def copy_elements(self, text: GrowingText, schema: Mapping[str, Any]) -> Reading[bool]:
+        """Report the arguments of a call; returns whether another call may follow in the block."""
         ends = _words(self.function_end, self.block[1])
         properties = schema.get("properties")
         found, before = "", "{"
@@ -95,23 +128,33 @@ class XMLParser(CallParser):
                 yield self.arguments("{}" if before == "{" else "}")
                 return found == self.function_end
             if found:
-                key = yield from self.argument(text)
+                key, is_string = yield from self.argument(text)
                 yield self.arguments(f"{before}{json.dumps(key, ensure_ascii=False)}: ")
                 before = ", "
-                kind = properties.get(key) if isinstance(properties, Mapping) else None
-                found = yield from self._value(text, is_string=_may_be_string(kind))
+                types = _STRING if is_string else frozenset[str]()
+                if is_string is None:
+                    kind = properties.get(key) if isinstance(properties, Mapping) else None
+                    types = types_of(kind, schema) or _STRING
+                found = yield from self._value(text, types)
                 if not found:
                     return False
                 found = found if found != self.argument_end else ""
             elif not (found := (yield from text.copy(Content, self.argument_start, *ends))):
                 return False
 
-    def _value(self, text: GrowingText, *, is_string: bool) -> Reading[str]:
+    def _value(self, text: GrowingText, types: frozenset[str]) -> Reading[str]:
         """Report a value; returns what it ended with, "" where the text was cut."""
-        ends = _words(self.argument_end, self.argument_start, self.function_end, self.block[1])
+        ends = all_ends = _words(self.argument_end, self.argument_start, self.function_end, self.block[1])
+        entities = self.entities
         if self.on_own_lines:
             yield from text.accept("\n")
             ends += ("\n" + self.argument_end,)
+        if self.literal[0] and (yield from text.accept(self.literal[0])):
+            ends, entities = tuple(self.literal[1] + space + self.argument_end for space in ("", "\n")), {}
+        if types == _STRING_OR_NULL and (found := (yield from text.accept(*["null" + end for end in ends]))):
+            yield self.arguments("null")
+            return next(end for end in all_ends if found.endswith(end))
+        is_string = types in (_STRING, _STRING_OR_NULL)
         pieces: list[str] = []
 
         def keep(piece: str) -> Event:
@@ -123,35 +166,17 @@ class XMLParser(CallParser):
 
         if is_string:
             yield self.arguments('"')
-        found = yield from text.copy(tell if is_string else keep, *ends)
+        make = tell if is_string else keep
+        while (found := (yield from text.copy(make, *ends, *entities))) in entities:
+            yield make(entities[found])
         if found:
-            yield self.arguments('"' if is_string else _as_value("".join(pieces)))
-        return found.removeprefix("\n")
+            yield self.arguments('"' if is_string else as_value("".join(pieces), types))
+        return next((end for end in all_ends if found.endswith(end)), "")
+
+
+_STRING = frozenset(["string"])
+_STRING_OR_NULL = frozenset(["string", "null"])
 
 
 def _words(*words: str) -> tuple[str, ...]:
     return tuple(word for word in words if word)
-
-
-def _may_be_string(schema: Any) -> bool:
-    if not isinstance(schema, Mapping):
-        return True
-    types = schema.get("type")
-    alternatives = [each for name in ("anyOf", "oneOf") for each in schema.get(name) or ()]
-    if types is None and alternatives:
-        return any(_may_be_string(each) for each in alternatives)
-    return types is None or "string" in ([types] if isinstance(types, str) else types)
-
-
-def _as_value(text: str) -> str:
-    """Return a value that is no string as JSON: it may be written so, or as Python does."""
-    text = text.strip()
-    try:
-        json.loads(text, parse_constant=_refuse)
-    except (ValueError, RecursionError):
-        return as_json(text)
-    return text
-
-
-def _refuse(constant: str) -> Any:
-    raise ValueError(constant)

@@ -4,7 +4,7 @@ same values for every way in which the text may be cut.
 
 import json
 import random
-import time
+import sys
 import tomllib
 from pathlib import Path
 from pkgutil import resolve_name
@@ -13,7 +13,6 @@ import pytest
 
 from modulm.interfaces.parsers import ResponseContext, collect
 from modulm_parsers_tools.hermes import HermesToolParser
-from modulm_parsers_tools.llama3_json import Llama3JsonToolParser
 from modulm_parsers_tools.mistral import MistralToolParser
 from modulm_parsers_tools.pythonic import PythonicToolParser
 
@@ -125,23 +124,42 @@ def test_ids_that_are_in_the_text_are_told_and_others_made_in_the_models_form():
     assert len(made) == 9 and made.isalnum()
 
 
-@pytest.mark.parametrize(
-    ("parser", "text", "found"),
-    [
-        (HermesToolParser, '<tool_call>{"name":"f","arguments":{"a":"%s"}}</tool_call>', "a"),
-        (Llama3JsonToolParser, '{"name":"f","parameters":{"a":"%s"}}', "a"),
-        (MistralToolParser, '[TOOL_CALLS]f[ARGS]{"a":"%s"}', "a"),
-        (PythonicToolParser, '[f(a="%s")]', "a"),
-    ],
-)
-@pytest.mark.parametrize("value", ["x" * 100_000, "\\n" * 50_000, "{[" * 50_000])
-def test_long_calls_take_linear_time(parser, text, found, value):
-    """100,000 characters in pieces of 4: seconds would mean that each piece reads all before it again."""
-    whole = text % value
-    started = time.perf_counter()
-    (call,) = pushed(parser, [whole[i : i + 4] for i in range(0, len(whole), 4)]).calls
-    assert time.perf_counter() - started < 2
-    assert json.loads(call.arguments) == {found: json.loads(f'"{value}"')}
+def long_case(name):
+    """Return a text of the format, with %s for what its first argument that is a string says."""
+    for case in json.loads((FORMATS / f"{name}.json").read_text()):
+        for _, arguments in case["calls"]:
+            for key, said in arguments.items():
+                if isinstance(said, str) and len(said) > 1 and case["text"].count(said) == 1:
+                    return case["text"].replace("%", "%%").replace(said, "%s"), key, context(case)
+    raise AssertionError(f"{name} has no case with a string")
+
+
+def work(parser, text, about):
+    """Return how many functions are called to read a text in pieces of 20 characters."""
+    calls = 0
+
+    def count(frame, event, argument):
+        nonlocal calls
+        calls += event in ("call", "c_call")
+
+    before = sys.getprofile()
+    sys.setprofile(count)
+    try:
+        pushed(parser, [text[i : i + 20] for i in range(0, len(text), 20)], about)
+    finally:
+        sys.setprofile(before)
+    return calls
+
+
+@pytest.mark.parametrize("name", sorted(file.stem for file in FORMATS.glob("*.json")))
+def test_a_call_of_100_000_characters_is_read_and_work_is_linear(name):
+    text, key, about = long_case(name)
+    for value in ("x", "<ä {[, "):
+        small, large = (work(PARSERS[name], text % (value * (size // len(value))), about) for size in (1_000, 4_000))
+        assert large < 5 * small, f"4 times of {value!r} take {large} steps, and {small}"
+        whole = text % (value * (100_000 // len(value)))
+        calls = pushed(PARSERS[name], [whole[i : i + 1000] for i in range(0, len(whole), 1000)], about).calls
+        assert value * (100_000 // len(value)) in [json.loads(call.arguments).get(key) for call in calls]
 
 
 def test_depth_is_no_matter():

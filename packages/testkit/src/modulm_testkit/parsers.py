@@ -163,7 +163,13 @@ class _ParserConformance(Conformance):
 
 
 class ToolParserConformance(_ParserConformance):
-    """Give `parser_class`: the class that the entry point of `modulm.tool_parsers` names."""
+    """Give `parser_class`: the class that the entry point of `modulm.tool_parsers` names.
+
+    Attributes:
+        frames: Marks around an answer that are no part of it: all that may be left out of a text without calls.
+    """
+
+    frames: ClassVar[Sequence[str]] = ()
 
     def test_reports_what_tool_parsers_may(self, reader: "_Reader") -> None:
         """It reports `Content`, `CallStart` and `CallArguments`; calls begin in the order of their indices."""
@@ -181,8 +187,10 @@ class ToolParserConformance(_ParserConformance):
         """A text in which no call begins comes out whole, marks and all: the user sees what the model wrote."""
         for text in reader.texts():
             parsed = reader.whole(text)
-            if not parsed.calls:
-                assert parsed.content == text
+            if not parsed.calls and parsed.content != text:
+                assert self.frames, f"{text!r} comes out as {parsed.content!r}"
+                lost = _lost(text, parsed, self.frames)
+                assert not lost, f"of {text!r}: {lost}"
 
 
 class ReasoningParserConformance(_ParserConformance):

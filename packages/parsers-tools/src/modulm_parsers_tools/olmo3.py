@@ -1,0 +1,30 @@
+"""`name(argument=value, ...)`, a line for each call, in `<function_calls>`: Ai2's Olmo 3.
+
+Source: the chat template of Olmo-3-7B-Instruct. Values are Python's or JSON's.
+"""
+
+from modulm.interfaces.parsers import TokenizerView
+from modulm.interfaces.reading import GrowingText, Reading
+from modulm.interfaces.support import Support
+from modulm_parsers_tools.json_calls import match_mark
+from modulm_parsers_tools.pythonic import PythonicToolParser
+
+_START, _END = "<function_calls>", "</function_calls>"
+
+
+class Olmo3ToolParser(PythonicToolParser):
+    """The mark says that calls follow, so any name is good."""
+
+    @classmethod
+    def matches(cls, tokenizer: TokenizerView, chat_template: str) -> Support:
+        """See `ResponseParser`; others have tags in the same block."""
+        return match_mark(chat_template, _START, "<invoke")
+
+    def is_known(self, name: str) -> bool:
+        """Any is."""
+        return True
+
+    def read(self, text: GrowingText) -> Reading[None]:
+        """See `TextParser`."""
+        while (yield from self.copy_content(text, _START)):
+            yield from self.copy_list(text, _START, _END)
