@@ -93,16 +93,18 @@ def quantization_config(checkpoint: "Checkpoint") -> QuantizationConfig:
     for name, method in _FILES.items():
         if (file := checkpoint.path / name).is_file():
             return QuantizationConfig({"quant_method": method, **_object(file)}, f"file {file}")
-    return QuantizationConfig({}, f"config of {checkpoint.path}, which has no quantization_config")
+    return QuantizationConfig({}, f"config of {checkpoint.path}, without quantization_config,")
 
 
-def declares(checkpoint: "Checkpoint", method: str) -> Support:
-    """Say whether a checkpoint declares this `quant_method`: what a scheme answers to `matches`."""
+def declares(checkpoint: "Checkpoint", *methods: str) -> Support:
+    """Say whether a checkpoint's `quant_method` is one of a scheme's names: what `matches` answers. Never raises."""
     try:
-        found = quantization_config(checkpoint).method
+        config = quantization_config(checkpoint)
     except CheckpointError as error:
         return Rejected(str(error))
-    return Accepted() if found == method else Rejected(f"its quant_method is {found!r}, not {method!r}")
+    if config.method in methods:
+        return Accepted()
+    return Rejected(f"it is not in this format: the {config.where} has quant_method {config.method!r}")
 
 
 def _object(file: Path) -> dict[str, Any]:

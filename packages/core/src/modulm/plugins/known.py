@@ -42,7 +42,10 @@ KNOWN: dict[str, dict[str, str]] = {
         "transformers": "modulm-models-transformers",
     },
     "modulm.quantization": {
+        "auto_awq": "modulm-quant-awq",
+        "auto_gptq": "modulm-quant-gptq",
         "awq": "modulm-quant-awq",
+        "awq_marlin": "modulm-quant-awq",
         "bitsandbytes": "modulm-quant-bitsandbytes",
         "compressed-tensors": "modulm-quant-compressed-tensors",
         "experts_int8": "modulm-quant-int8",
@@ -54,6 +57,7 @@ KNOWN: dict[str, dict[str, str]] = {
         "gguf": "modulm-quant-gguf",
         "gpt_oss_mxfp4": "modulm-quant-mxfp4",
         "gptq": "modulm-quant-gptq",
+        "gptq_marlin": "modulm-quant-gptq",
         "int8": "modulm-quant-int8",
         "int8_per_channel_weight_only": "modulm-quant-int8",
         "modelopt": "modulm-quant-modelopt",
