@@ -4,10 +4,10 @@ llguidance keeps errors in the matcher and raises none; they are looked at after
 have our layout. Source: llguidance's documentation, docs/json_schema.md and docs/syntax.md.
 """
 
+import dataclasses
 import json
-import re
-from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,10 +22,10 @@ from modulm.interfaces.structured import (
     Vocabulary,
 )
 from modulm.interfaces.support import Accepted, Rejected, Support
+from modulm_structured_guidance.structural_tags import check_rules, lark_of
 
 _WHITE_SPACE = r"[\x20\x0A\x0D\x09]{1,24}"
 """Enough for a line and its indentation. Without a limit small models may write nothing else."""
-_GBNF_RULE = re.compile(r"^[ \t]*([\w-]+)[ \t]*::=", re.MULTILINE)
 
 
 class GuidanceBackend(StructuredOutputBackend):
@@ -121,17 +121,19 @@ def _grammar(params: StructuredOutputsParams) -> str:
     if kind == "json" or kind == "json_object":
         return LLMatcher.grammar_from_json_schema(_schema(params), overrides=_style(params))
     if kind == "structural_tag":
-        raise ValueError("structural tags are not read")
+        return lark_of(text, partial(_part, params))
     if kind == "grammar":
-        _check_rules(text)
+        check_rules(text)
     return grammar_from(kind, text)
 
 
-def _check_rules(text: str) -> None:
-    """Of a GBNF rule that is there twice the library takes the last, without a word."""
-    rules = [rule for rule, count in Counter(_GBNF_RULE.findall(text)).items() if count > 1]
-    if rules:
-        raise ValueError(f"rule {rules[0]!r} is defined more than once")
+def _part(params: StructuredOutputsParams, schema: Any) -> dict[str, Any]:
+    """Return the schema of a part, with how its JSON is written."""
+    try:
+        alone = dataclasses.replace(params, json={} if schema is True else schema, structural_tag=None)
+    except RequestError as error:
+        raise ValueError(f"a part's {error}") from error
+    return {**json.loads(_schema(alone)), "x-guidance": _style(params)}
 
 
 def _schema(params: StructuredOutputsParams) -> str:

@@ -73,7 +73,7 @@ def test_other_forms(backend, writing):
         ({"json": {"type": "nonsense"}}, "nonsense"),
         ({"regex": "("}, "regex"),
         ({"grammar": "start: missing"}, "missing"),
-        ({"structural_tag": {"type": "structural_tag"}}, "structural tags"),
+        ({"structural_tag": {"type": "structural_tag"}}, "a structural tag has"),
     ],
 )
 def test_what_is_not_enforced_is_refused_with_its_name(backend, form, reason):

@@ -76,6 +76,7 @@ def test_a_grammar_is_refused_whatever_it_is(server, path, grammar):
         {"type": "json_object"},
         {"type": "json_schema", "json_schema": {"name": "s", "schema": {"type": "object"}}},
         {"type": "json_schema"},
+        {"type": "json_schema", "json_schema": {"name": "s", "schema": {"type": "object"}, "strict": "yes"}},
         {"type": "structural_tag", "format": {}},
         {"type": "TEXT"},
         {},

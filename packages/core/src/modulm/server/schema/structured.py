@@ -59,6 +59,8 @@ def _response_format(value: dict[str, Any]) -> StructuredOutputsParams | None:
     schema = described.get("schema") if isinstance(described, dict) else None
     if not isinstance(schema, dict):
         raise _refused("json_schema.schema must be a JSON Schema, as an object.")
+    if described is not None and not isinstance(described.get("strict"), bool | None):
+        raise _refused("json_schema.strict must be true or false; the schema is enforced in either case.")
     return StructuredOutputsParams(json=schema)
 
 
