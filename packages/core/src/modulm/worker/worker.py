@@ -122,6 +122,7 @@ class Worker:
             "kernels": ", ".join(
                 f"{kernel.name}{f' ({told})' if (told := kernel.describe()) else ''}" for kernel in kernels
             ),
+            **({} if scheme is None else {"quantization": {"format": scheme.name, **scheme.describe()}}),
             "weights by kernel": dict(source.choices),
             "program": how,
         }

@@ -1,0 +1,130 @@
+"""Experts and layers in gpt-oss's blocks through the whole engine, against transformers' own decoder of them.
+
+The models are Qwen3-MoE and Llama: core has no gpt-oss. Weights are rounded here by OCP's rules and stored as gpt-oss
+stores them; transformers makes numbers of them again, in float64.
+"""
+
+import importlib.util
+import json
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import load_file
+from transformers import AutoModelForCausalLM
+from transformers.integrations.mxfp4 import convert_moe_packed_tensors
+
+from modulm.errors import CheckpointError
+from modulm_testkit.checkpoints import SIZES, tiny_llama, tiny_model, write_safetensors, write_tokenizer
+from modulm_testkit.scored import scored
+from modulm_testkit.steps import prompt
+
+PROMPTS = [prompt(30, 1), prompt(17, 2)]
+EXACT = {"dtype": "float32", "kv_cache_dtype": "float32", "cpu_threads": 1, "kernel_precision": "exact"}
+MAGNITUDES = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6])
+
+
+@pytest.fixture(scope="module")
+def mixture(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("mixture")
+    experts = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "norm_topk_prob": True}
+    sizes = {**SIZES, "vocab_size": write_tokenizer(folder), "hidden_size": 64, "head_dim": 16, "bos_token_id": 0}
+    tiny_model(folder, "Qwen3MoeForCausalLM", {**sizes, **experts, "eos_token_id": 1, "initializer_range": 0.3})
+    return folder
+
+
+def in_blocks(weight):
+    """Round to the nearest of e2m1 times a power of two for 32: blocks and exponents."""
+    groups = weight.astype(np.float64).reshape(*weight.shape[:-1], -1, 32)
+    exponents = np.floor(np.log2(np.abs(groups).max(-1))) - 2
+    scaled = groups / np.exp2(exponents)[..., None]
+    codes = np.abs(np.abs(scaled)[..., None] - MAGNITUDES).argmin(-1) + 8 * (scaled < 0)
+    return (codes[..., ::2] + 16 * codes[..., 1::2]).astype(np.uint8), (exponents + 127).astype(np.uint8)
+
+
+def decoded(blocks, scales):
+    """By transformers, which hands matrices out transposed."""
+    stack = [
+        torch.from_numpy(part if part.ndim > 2 + is_blocks else part[None])
+        for is_blocks, part in ((1, blocks), (0, scales))
+    ]
+    return convert_moe_packed_tensors(*stack, dtype=torch.float64).transpose(1, 2)
+
+
+def stored(name, weight):
+    blocks, scales = in_blocks(weight)
+    return {f"{name}_blocks": blocks, f"{name}_scales": scales}, decoded(blocks, scales)
+
+
+def written(source, folder, tensors, **declared):
+    shutil.copytree(source, folder)
+    write_safetensors(folder / "model.safetensors", tensors)
+    config = json.loads((source / "config.json").read_text())
+    (folder / "config.json").write_text(
+        json.dumps(config | {"quantization_config": {"quant_method": "mxfp4", **declared}})
+    )
+    return folder
+
+
+def check(folder, theirs, count):
+    ran = scored(folder, PROMPTS, **EXACT)
+    for tokens, got in zip(PROMPTS, ran.logprobs, strict=True):
+        with torch.inference_mode():
+            want = torch.log_softmax(theirs(torch.tensor([tokens])).logits[0, :-1], -1).numpy()
+        assert want.std() > 1
+        np.testing.assert_allclose(got, want, atol=1e-4)
+    served = {name: number for name, number in ran.kernels.items() if " BlockFloat4 " in name}
+    assert sum(served.values()) == count, ran.kernels
+    if importlib.util.find_spec("modulm_kernels_cpu"):
+        assert all(name.startswith("cpu: linear") for name in served), ran.kernels
+        assert "run by kernels 'cpu'" in ran.explained["worker"]["program"]
+
+
+def read(folder):
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, experts_implementation="eager")
+    return model.double().eval(), load_file(folder / "model.safetensors")
+
+
+@pytest.fixture(scope="module")
+def experts(mixture):
+    """A mixture's tensors with all experts of a layer in one stack of blocks, and transformers' model of them."""
+    theirs, tensors = read(mixture)
+    for layer in (0, 1):
+        base = f"model.layers.{layer}.mlp.experts"
+        for last in ("gate_up_proj", "down_proj"):
+            parameter = getattr(theirs.get_submodule(base), last)
+            blocks, worth = stored(f"{base}.{last}", parameter.detach().numpy())
+            assert worth.shape == parameter.shape
+            parameter.data = worth
+            tensors |= blocks
+    return {name: tensor for name, tensor in tensors.items() if ".experts.0" not in name and not _of_one(name)}, theirs
+
+
+def _of_one(name):
+    return any(f".experts.{index}." in name for index in range(4))
+
+
+def test_stacked_experts(mixture, experts, tmp_path):
+    tensors, theirs = experts
+    names = ["model.layers.*.self_attn", "model.layers.*.mlp.gate", "model.embed_tokens", "lm_head"]
+    check(written(mixture, tmp_path / "m", tensors, modules_to_not_convert=names), theirs, 2 * 4 * 2)
+
+
+def test_a_damaged_expert_is_refused_before_anything_is_packed(mixture, experts, tmp_path):
+    name = "model.layers.1.mlp.experts.down_proj_scales"
+    scales = experts[0][name].copy()
+    scales[3, 5, 0] = 255
+    folder = written(mixture, tmp_path / "m", experts[0] | {name: scales})
+    with pytest.raises(CheckpointError, match="layers.1.mlp.experts.down_proj_scales.*NaN"):
+        scored(folder, PROMPTS, **EXACT)
+
+
+def test_dense_layers(tmp_path_factory, tmp_path):
+    llama = tiny_llama(tmp_path_factory.mktemp("llama"), hidden_size=64, intermediate_size=96)
+    theirs, tensors = read(llama)
+    for name in [name for name in tensors if name.endswith("_proj.weight")]:
+        blocks, worth = stored(name, tensors.pop(name))
+        theirs.get_submodule(name.removesuffix(".weight")).weight.data = worth[0]
+        tensors |= blocks
+    check(written(llama, tmp_path / "m", tensors), theirs, 8)
