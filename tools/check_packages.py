@@ -138,7 +138,7 @@ def _versions(stated: dict[str, str]) -> Iterator[str]:
 
 def _imports(package: Package) -> Iterator[str]:
     declared = {requirement_name(line) for line in package.requirements}
-    imported = {IMPORTED_AS.get(name, name.replace("-", "_")) for name in declared}
+    imported = {each for n in declared for each in (IMPORTED_AS.get(n, n.replace("-", "_")), n.replace("-", ""))}
     own = {expected_import(package.folder), *ALSO_PROVIDES.get(package.folder, ())}
     known = {*sys.stdlib_module_names, *imported, *own}
     known |= {"modulm"} if "modulm-core" in declared else set()

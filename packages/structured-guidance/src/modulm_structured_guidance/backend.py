@@ -6,7 +6,7 @@ have our layout. Source: llguidance's documentation, docs/json_schema.md and doc
 
 import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -14,6 +14,7 @@ import numpy as np
 from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper, grammar_from
 
 from modulm.errors import RequestError
+from modulm.interfaces.json_schema import reported, subschemas
 from modulm.interfaces.structured import (
     CompiledGrammar,
     Grammar,
@@ -26,12 +27,18 @@ from modulm_structured_guidance.structural_tags import check_rules, lark_of
 
 _WHITE_SPACE = r"[\x20\x0A\x0D\x09]{1,24}"
 """Enough for a line and its indentation. Without a limit small models may write nothing else."""
+_ESCAPES = 'nrbtf\\"'
+"""Letters that may follow a backslash in a string. With "u" the name of a member could be written in several ways."""
+_SYNTAX_ONLY = ("date", "date-time", "time")
+"""Formats of which days that a month does not have, and wrong leap seconds, are let through."""
+_BOUNDS = ("exclusiveMinimum", "exclusiveMaximum", "minimum", "maximum")
 
 
 class GuidanceBackend(StructuredOutputBackend):
     """See `StructuredOutputBackend`."""
 
     name = "guidance"
+    rank = 10
 
     @classmethod
     def supports(cls, params: StructuredOutputsParams) -> Support:
@@ -41,7 +48,9 @@ class GuidanceBackend(StructuredOutputBackend):
         except ValueError as error:
             return Rejected(str(error))
         is_error, messages = LLMatcher.validate_grammar_with_warnings(grammar)
-        return Rejected("; ".join(messages)) if is_error else Accepted()
+        if is_error:
+            return Rejected("; ".join(messages))
+        return Accepted(reported(json.loads(params.text), _SYNTAX_ONLY) if params.kind == "json" else "")
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
@@ -56,7 +65,7 @@ class GuidanceBackend(StructuredOutputBackend):
             raise _refused(params, str(error)) from error
         if matcher.is_error():
             raise _refused(params, matcher.get_error())
-        return _Compiled(matcher)
+        return _Compiled(matcher, self._vocabulary.eos_token_ids)
 
 
 class _Words:
@@ -79,29 +88,45 @@ class _Words:
 
 
 class _Compiled(CompiledGrammar):
-    def __init__(self, matcher: LLMatcher) -> None:
+    def __init__(self, matcher: LLMatcher, eos: Sequence[int]) -> None:
         self._matcher = matcher
+        self._eos = eos
 
     def start(self) -> Grammar:
-        return GuidanceGrammar(self._matcher.deep_copy())
+        return GuidanceGrammar(self._matcher.deep_copy(), self._eos)
 
 
 class GuidanceGrammar(Grammar):
     """A matcher of llguidance."""
 
-    def __init__(self, matcher: LLMatcher) -> None:
+    def __init__(self, matcher: LLMatcher, eos: Sequence[int]) -> None:
         self._matcher = matcher
+        self._eos = eos
+        self._has_ended = False
 
     def fill(self, mask: np.ndarray) -> None:
         """See `Grammar`."""
-        self._matcher.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
+        if self._has_ended:
+            mask.fill(0)
+        else:
+            self._matcher.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
 
     def accept(self, token_ids: Sequence[int]) -> bool:
-        """See `Grammar`."""
-        return self._matcher.consume_tokens(list(token_ids))
+        """See `Grammar`. A matcher that has stopped takes nothing more, also not the end that it allows."""
+        for token_id in token_ids:
+            is_end = token_id in self._eos
+            if self._has_ended or (self._matcher.is_stopped() and not is_end):
+                return False
+            if is_end and self._matcher.is_stopped():
+                self._has_ended = True
+            elif not self._matcher.consume_tokens([self._eos[0] if is_end else token_id]):
+                return False
+        return True
 
     def rollback(self, num_tokens: int) -> None:
         """See `Grammar`."""
+        if num_tokens and self._has_ended:
+            self._has_ended, num_tokens = False, num_tokens - 1
         if num_tokens and not self._matcher.rollback(num_tokens):
             raise ValueError(f"{num_tokens} tokens cannot be taken back: {self._matcher.get_error()}")
 
@@ -139,9 +164,37 @@ def _part(params: StructuredOutputsParams, schema: Any) -> dict[str, Any]:
 def _schema(params: StructuredOutputsParams) -> str:
     if params.kind == "json_object":
         return json.dumps({"type": "object"})
-    if not params.disable_additional_properties:
-        return params.text
-    return json.dumps(_closed(json.loads(params.text)))
+    schema = json.loads(params.text)
+    if isinstance(schema, bool):
+        if not schema:
+            raise ValueError("nothing is valid by the schema false")
+        schema = {}
+    if reason := _let_through(list(subschemas(schema))):
+        raise ValueError(reason)
+    return json.dumps(_closed(schema) if params.disable_additional_properties else schema)
+
+
+def _let_through(nodes: Sequence[Mapping[str, Any]]) -> str | None:
+    """Say what the library takes and does not enforce; found by random schemas. It merges what `allOf` holds."""
+    for node in nodes:
+        required = node.get("required")
+        named = len(required) if isinstance(required, list) else 0
+        # The same name twice is one member: what may have any name cannot be counted.
+        if _number(node, "minProperties") > max(1, named):
+            return "'minProperties' above 1 is not enforced where members may have any name"
+        fixed = [*node.get("properties", {}), node.get("const"), node.get("enum")]
+        if "\\u" in json.dumps(fixed, ensure_ascii=False):
+            return "control characters in names and values are not enforced"
+    bounds = [_number(node, key) for node in nodes for key in _BOUNDS if key in node]
+    strict = [_number(node, key) for node in nodes for key in _BOUNDS[:2] if key in node]
+    if any(value == int(value) and 0 < abs(value - other) < 1 for value in strict for other in bounds):
+        return "an exclusive bound is not enforced less than 1 away from the other bound"
+    return None
+
+
+def _number(node: Mapping[str, Any], key: str) -> float:
+    value = node.get(key, 0)
+    return value if isinstance(value, int | float) and abs(value) < 1e300 else 0
 
 
 def _closed(schema: Any) -> Any:
@@ -160,9 +213,10 @@ def _closed(schema: Any) -> Any:
 
 
 def _style(params: StructuredOutputsParams) -> Any:
+    style = {"json_allowed_escapes": _ESCAPES}
     if params.disable_any_whitespace:
-        return {"whitespace_flexible": False, "item_separator": ",", "key_separator": ":"}
-    return {"whitespace_pattern": params.whitespace_pattern or _WHITE_SPACE}
+        return {**style, "whitespace_flexible": False, "item_separator": ",", "key_separator": ":"}
+    return {**style, "whitespace_pattern": params.whitespace_pattern or _WHITE_SPACE}
 
 
 def _refused(params: StructuredOutputsParams, reason: str) -> RequestError:

@@ -6,7 +6,16 @@ from checks import MutantChecks
 
 
 class TestMutants(MutantChecks):
-    contracts = ("checkpoint", "endpoint", "executor", "io_processor", "lora", "quantization", "stat_logger")
+    contracts = (
+        "checkpoint",
+        "endpoint",
+        "executor",
+        "io_processor",
+        "lora",
+        "quantization",
+        "stat_logger",
+        "structured",
+    )
 
 
 def test_no_torch():

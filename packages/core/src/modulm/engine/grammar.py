@@ -4,6 +4,7 @@ Knows neither text nor tokenizers: the vocabulary comes from whoever built the e
 `interfaces/structured.py`; where masks are applied, in `worker/sampler.py`.
 """
 
+import sys
 import threading
 import time
 from collections import OrderedDict
@@ -163,7 +164,7 @@ class Grammars:
 
     Args:
         vocabulary: Called once, at the first request that has a form, from a thread of the pool.
-        backend: A name, or "auto": for each request the first backend that enforces all it asks for.
+        backend: A name, or "auto": for each request the first by `rank` that enforces all it asks for.
         timeout_s: How long a form may take to be compiled.
     """
 
@@ -226,6 +227,7 @@ class Grammars:
                 "Structured output is asked for and no backend is installed. They come with packages: "
                 f"{', '.join(packages)}; for example: pip install {packages[0]}."
             )
+        names.sort(key=_rank)
         choice = choose(FAMILY, self._backend, names, lambda cls: cls.supports(params))
         backend = cast(type[StructuredOutputBackend], choice.value)
         return _Compiled(backend.name, self._backend_of(backend).compile(params), marks)
@@ -242,3 +244,11 @@ class Grammars:
             if self._vocabulary is None:
                 self._vocabulary = self._make_vocabulary()
             return self._vocabulary
+
+
+def _rank(name: str) -> int:
+    """Return a backend's place in the order of automatic choice; what cannot be had comes last, and says why."""
+    try:
+        return int(registry(FAMILY).get(name).rank)
+    except (PluginError, ConfigError):
+        return sys.maxsize

@@ -79,9 +79,16 @@ class CompiledGrammar(ABC):
 
 
 class StructuredOutputBackend(ABC):
-    """A library that enforces forms."""
+    """A library that enforces forms.
+
+    Attributes:
+        rank: Place in the order of automatic choice: of those that enforce all of a request the lowest is taken. Say
+            how quick you are: about 10 where masks take microseconds and nothing heavy is imported, 50 where they take
+            milliseconds.
+    """
 
     name: ClassVar[str]
+    rank: ClassVar[int] = 50
 
     @classmethod
     @abstractmethod
