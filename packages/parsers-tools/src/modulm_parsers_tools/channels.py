@@ -8,7 +8,7 @@ import re
 from abc import abstractmethod
 from typing import ClassVar
 
-from modulm.interfaces.parsers import Content, ResponseContext
+from modulm.interfaces.parsers import Content
 from modulm.interfaces.reading import GrowingText, Reading
 from modulm_parsers_tools.json_calls import CallParser
 
@@ -24,17 +24,13 @@ class ChannelParser(CallParser):
         openings: With what a header may go on where the prompt, or a model that forgets it, has left out its beginning.
         header_marks: What may stand in a header beside words.
         ends: What may stand behind a body.
-        starts: With what calls begin that are in no message: a reasoning parser may have read its header.
+        starts: With what a response may begin of which the prompt has the header: with calls.
     """
 
     openings: ClassVar[tuple[str, ...]]
     header_marks: ClassVar[tuple[str, ...]] = ()
     ends: ClassVar[tuple[str, ...]]
     starts: ClassVar[tuple[str, ...]] = ()
-
-    def __init__(self, context: ResponseContext) -> None:
-        super().__init__(context)
-        self._in_answer = False
 
     @abstractmethod
     def kind(self, header: str, recipient: str) -> str:
@@ -55,19 +51,18 @@ class ChannelParser(CallParser):
 
     def read(self, text: GrowingText) -> Reading[None]:
         """See `TextParser`."""
-        found = yield from text.accept(START, MESSAGE, *self.openings, *(" " + each for each in self.openings))
+        leads = (START, MESSAGE, *self.openings, *(" " + each for each in self.openings))
+        found = yield from text.accept(*leads, *self.starts)
+        if found in self.starts:
+            yield from self.copy_start(text, found)
+            found = ""
         while True:
-            if found in self.starts:
-                yield from self.copy_start(text, found)
-            elif found and found not in self.ends:
+            if found and found not in self.ends:
                 found = yield from self._message(text, found)
-                if found:
-                    continue
-            elif found:
-                self._in_answer = False
-            found = yield from text.copy(Content, *self.marks, *(() if self._in_answer else self.starts))
-            if not found:
-                return
+            if not found or found in self.ends:
+                found = yield from text.copy(Content, *self.marks)
+                if not found:
+                    return
 
     def _message(self, text: GrowingText, opening: str) -> Reading[str]:
         """Report a message of which the opening was read; returns the mark that was read behind it, if any."""
@@ -82,8 +77,7 @@ class ChannelParser(CallParser):
         recipient = _RECIPIENT.search(header)
         name = recipient[1] if recipient else ""
         kind = self.kind(header, name) if is_whole else ""
-        self._in_answer = kind == "answer"
-        if self._in_answer:
+        if kind == "answer":
             return ""
         if kind == "call":
             yield from self.copy_calls(text, read, name)

@@ -8,10 +8,9 @@ bare, or quoted in the same way.
 import re
 from typing import ClassVar
 
-from modulm.interfaces.parsers import Content, TokenizerView
+from modulm.interfaces.parsers import Content
 from modulm.interfaces.reading import GrowingText, Reading
-from modulm.interfaces.support import Support
-from modulm_parsers_tools.json_calls import CallParser, match_mark
+from modulm_parsers_tools.json_calls import CallParser
 from modulm_parsers_tools.json_text import copy_value
 
 _NAME = re.compile(r"[^\s{(<]+")
@@ -28,11 +27,7 @@ class Gemma4ToolParser(CallParser):
     end: ClassVar[str] = "<tool_call|>"
     quote: ClassVar[str] = '<|"|>'
     special_tokens = (start, end, quote)
-
-    @classmethod
-    def matches(cls, tokenizer: TokenizerView, chat_template: str) -> Support:
-        """See `ResponseParser`."""
-        return match_mark(chat_template, cls.start)
+    signs = (start,)
 
     def read(self, text: GrowingText) -> Reading[None]:
         """See `TextParser`."""
@@ -58,3 +53,4 @@ class FunctionGemmaToolParser(Gemma4ToolParser):
 
     start, end, quote = "<start_function_call>", "<end_function_call>", "<escape>"
     special_tokens = (start, end, quote)
+    signs = (start,)

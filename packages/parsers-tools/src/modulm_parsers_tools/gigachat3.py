@@ -5,8 +5,8 @@ assistant's, and of later ones, which write `<|function_call|>`. `<|message_sep|
 """
 
 from modulm.interfaces.parsers import TokenizerView
-from modulm.interfaces.support import Support
-from modulm_parsers_tools.json_calls import MarkedParser, match_mark
+from modulm.interfaces.support import Accepted, Support
+from modulm_parsers_tools.json_calls import MarkedParser
 
 
 class GigaChat3ToolParser(MarkedParser):
@@ -15,10 +15,12 @@ class GigaChat3ToolParser(MarkedParser):
     starts = ("function call<|role_sep|>", "<|function_call|>")
     frames = ("<|message_sep|>",)
     special_tokens = ("<|role_sep|>", "<|function_call|>", "<|message_sep|>")
+    signs = ("<|role_sep|>", "'function call'")
 
     @classmethod
     def matches(cls, tokenizer: TokenizerView, chat_template: str) -> Support:
-        """See `ResponseParser`; the template puts the mark together."""
-        if found := match_mark(chat_template, "<|function_call|>"):
-            return found
-        return match_mark(chat_template, "<|role_sep|>") and match_mark(chat_template, "'function call'")
+        """See `ResponseParser`; earlier templates put the mark together."""
+        later = "<|function_call|>"
+        if later in chat_template:
+            return Accepted(f"the chat template has {later}")
+        return super().matches(tokenizer, chat_template)

@@ -7,10 +7,9 @@ token.
 
 import re
 
-from modulm.interfaces.parsers import Content, TokenizerView
+from modulm.interfaces.parsers import Content
 from modulm.interfaces.reading import GrowingText, Reading
-from modulm.interfaces.support import Support
-from modulm_parsers_tools.json_calls import CallParser, match_mark
+from modulm_parsers_tools.json_calls import CallParser
 
 _MODEL, _CALL, _TEXT = "<|message_model|>", "<|content_invoke_tool_json|>", "<|content_text|>"
 _ENDS = ("<|end_message|>", "<|content_model_end_sampling|>")
@@ -23,11 +22,7 @@ class InklingToolParser(CallParser):
     frames = (_MODEL, _TEXT, *_ENDS)
     special_tokens = (*frames, _CALL)
     argument_keys = ("args", "arguments", "parameters")
-
-    @classmethod
-    def matches(cls, tokenizer: TokenizerView, chat_template: str) -> Support:
-        """See `ResponseParser`."""
-        return match_mark(chat_template, _CALL)
+    signs = (_CALL,)
 
     def read(self, text: GrowingText) -> Reading[None]:
         """See `TextParser`."""

@@ -29,15 +29,29 @@ class CallParser(TextParser, ToolParser):
     Attributes:
         frames: Marks around an answer, which are left out of the content.
         name_key, argument_keys: Under which an object has the function's name and arguments.
+        signs, foreign_signs: What a chat template of the format has, and what one of another that shares them.
     """
 
     frames: ClassVar[tuple[str, ...]] = ()
     name_key: ClassVar[str] = "name"
     argument_keys: ClassVar[tuple[str, ...]] = ("arguments", "parameters")
+    signs: ClassVar[tuple[str, ...]] = ()
+    foreign_signs: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, context: ResponseContext) -> None:
         super().__init__(context)
         self.num_calls = 0
+
+    @classmethod
+    def matches(cls, tokenizer: TokenizerView, chat_template: str) -> Support:
+        """See `ResponseParser`."""
+        for sign in cls.signs:
+            if sign not in chat_template:
+                return Rejected(f"the chat template has no {sign}")
+        if other := next((sign for sign in cls.foreign_signs if sign in chat_template), None):
+            return Rejected(f"the chat template has {cls.signs[0]}, but with {other}")
+        signs = " and ".join(cls.signs)
+        return Accepted(f"the chat template has {signs}") if signs else super().matches(tokenizer, chat_template)
 
     def begin(self, name: str, call_id: str | None = None) -> CallStart:
         """Return the start of the next call."""
@@ -154,15 +168,6 @@ class CallParser(TextParser, ToolParser):
         return not self.context.tools or self.context.parameters(name) is not None
 
 
-def match_mark(chat_template: str, mark: str, *others: str) -> Support:
-    """Accept a chat template that has the format's mark, and none of those of others that share it."""
-    if mark not in chat_template:
-        return Rejected(f"the chat template has no {mark}")
-    if other := next((each for each in others if each in chat_template), None):
-        return Rejected(f"the chat template has {mark}, but with {other}")
-    return Accepted(f"the chat template has {mark}")
-
-
 class MarkedParser(CallParser):
     """JSON behind a mark that nothing else begins with. A subclass names the marks.
 
@@ -173,10 +178,9 @@ class MarkedParser(CallParser):
     starts: ClassVar[tuple[str, ...]]
     ends: ClassVar[tuple[str, ...]] = ()
 
-    @classmethod
-    def matches(cls, tokenizer: TokenizerView, chat_template: str) -> Support:
-        """See `ResponseParser`."""
-        return match_mark(chat_template, cls.starts[0])
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        cls.signs = cls.__dict__.get("signs", cls.starts[:1])
 
     def read(self, text: GrowingText) -> Reading[None]:
         """See `TextParser`."""

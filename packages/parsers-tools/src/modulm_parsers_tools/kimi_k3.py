@@ -8,10 +8,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from modulm.interfaces.parsers import Content, TokenizerView
+from modulm.interfaces.parsers import Content
 from modulm.interfaces.reading import GrowingText, Reading
-from modulm.interfaces.support import Support
-from modulm_parsers_tools.json_calls import match_mark
 from modulm_parsers_tools.xml_calls import XMLParser
 
 _OPEN, _CLOSE, _SEPARATOR = "<|open|>", "<|close|>", "<|sep|>"
@@ -30,11 +28,7 @@ class KimiK3ToolParser(XMLParser):
         *(f"{_CLOSE}message{_SEPARATOR}", "<|end_of_msg|>"),
     )
     special_tokens = (_OPEN, _CLOSE, _SEPARATOR, "<|end_of_msg|>")
-
-    @classmethod
-    def matches(cls, tokenizer: TokenizerView, chat_template: str) -> Support:
-        """See `ResponseParser`."""
-        return match_mark(chat_template, _OPEN) and match_mark(chat_template, _SEPARATOR)
+    signs = (_OPEN, _SEPARATOR)
 
     def function(self, text: GrowingText) -> Reading[str]:
         """See `XMLParser`."""

@@ -3,10 +3,8 @@
 Source: the model cards of LFM2 and LFM2-1.2B-Tool.
 """
 
-from modulm.interfaces.parsers import Content, TokenizerView
+from modulm.interfaces.parsers import Content
 from modulm.interfaces.reading import GrowingText, Reading
-from modulm.interfaces.support import Support
-from modulm_parsers_tools.json_calls import match_mark
 from modulm_parsers_tools.pythonic import PythonicToolParser
 
 _START, _END = "<|tool_call_start|>", "<|tool_call_end|>"
@@ -16,11 +14,7 @@ class LFM2ToolParser(PythonicToolParser):
     """The mark says that a list of calls follows, so any name is good."""
 
     special_tokens = (_START, _END)
-
-    @classmethod
-    def matches(cls, tokenizer: TokenizerView, chat_template: str) -> Support:
-        """See `ResponseParser`."""
-        return match_mark(chat_template, _START)
+    signs = (_START,)
 
     def is_known(self, name: str) -> bool:
         """Any is."""

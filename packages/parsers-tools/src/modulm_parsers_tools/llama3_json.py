@@ -4,9 +4,8 @@ Source: Meta's model cards, "JSON based tool calling". `<|python_tag|>` may stan
 by semicolons. Nothing says that an object is a call, so only one that names a tool of the request is taken for it.
 """
 
-from modulm.interfaces.parsers import Content, TokenizerView
+from modulm.interfaces.parsers import Content
 from modulm.interfaces.reading import GrowingText, Reading
-from modulm.interfaces.support import Accepted, Rejected, Support
 from modulm_parsers_tools.json_calls import CallParser
 
 _TAG = "<|python_tag|>"
@@ -16,13 +15,7 @@ class Llama3JsonToolParser(CallParser):
     """Tries each object in the text."""
 
     special_tokens = (_TAG,)
-
-    @classmethod
-    def matches(cls, tokenizer: TokenizerView, chat_template: str) -> Support:
-        """See `ResponseParser`."""
-        if '{"name": function name, "parameters": dictionary' not in chat_template:
-            return Rejected("the chat template does not ask for Llama 3's JSON")
-        return Accepted("the chat template asks for Llama 3's JSON")
+    signs = ('{"name": function name, "parameters": dictionary',)
 
     def read(self, text: GrowingText) -> Reading[None]:
         """See `TextParser`."""

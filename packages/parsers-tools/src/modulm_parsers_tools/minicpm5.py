@@ -6,10 +6,7 @@ tokens, behind which the space gets lost.
 
 import re
 
-from modulm.interfaces.parsers import TokenizerView
 from modulm.interfaces.reading import GrowingText, Reading
-from modulm.interfaces.support import Support
-from modulm_parsers_tools.json_calls import match_mark
 from modulm_parsers_tools.xml_calls import XMLParser
 
 _NAME = re.compile(r"""[^"'<>]+""")
@@ -24,11 +21,7 @@ class MiniCPM5ToolParser(XMLParser):
     entities = {"&lt;": "<", "&gt;": ">", "&quot;": '"', "&apos;": "'", "&amp;": "&"}
     literal = ("<![CDATA[", "]]>")
     special_tokens = (function_start, function_end, argument_start, argument_end, *literal)
-
-    @classmethod
-    def matches(cls, tokenizer: TokenizerView, chat_template: str) -> Support:
-        """See `ResponseParser`."""
-        return match_mark(chat_template, "<function name=") and match_mark(chat_template, "<param name=")
+    signs = ("<function name=", "<param name=")
 
     def function(self, text: GrowingText) -> Reading[str]:
         """See `XMLParser`."""

@@ -25,6 +25,7 @@ class MiniMaxM3ToolParser(XMLParser):
     function_start, function_end = f"{_MARK}<invoke name=", f"{_MARK}</invoke>"
     argument_start, argument_end = f"{_MARK}<", f"{_MARK}</"
     special_tokens = (_MARK,)
+    signs = (_MARK,)
 
     def function(self, text: GrowingText) -> Reading[str]:
         """See `XMLParser`."""

@@ -4,11 +4,9 @@ Source: the chat template of Muse Glimmer. Calls are in messages to a function, 
 those to `user`, thinking in those to `self`; what looks like a call in the latter two is none.
 """
 
-from modulm.interfaces.parsers import Content, TokenizerView
+from modulm.interfaces.parsers import Content
 from modulm.interfaces.reading import GrowingText, Reading
-from modulm.interfaces.support import Support
 from modulm_parsers_tools.channels import MESSAGE, START, ChannelParser
-from modulm_parsers_tools.json_calls import match_mark
 from modulm_parsers_tools.xml_calls import XMLParser
 
 
@@ -27,11 +25,7 @@ class MuseGlimmerToolParser(ChannelParser, XMLParser):
         *ends,
     )
     special_tokens = (START, MESSAGE, *ends)
-
-    @classmethod
-    def matches(cls, tokenizer: TokenizerView, chat_template: str) -> Support:
-        """See `ResponseParser`."""
-        return match_mark(chat_template, cls.block[0])
+    signs = block[:1]
 
     def kind(self, header: str, recipient: str) -> str:
         """See `ChannelParser`."""

@@ -3,10 +3,7 @@
 Source: the chat template of Olmo-3-7B-Instruct. Values are Python's or JSON's.
 """
 
-from modulm.interfaces.parsers import TokenizerView
 from modulm.interfaces.reading import GrowingText, Reading
-from modulm.interfaces.support import Support
-from modulm_parsers_tools.json_calls import match_mark
 from modulm_parsers_tools.pythonic import PythonicToolParser
 
 _START, _END = "<function_calls>", "</function_calls>"
@@ -15,10 +12,7 @@ _START, _END = "<function_calls>", "</function_calls>"
 class Olmo3ToolParser(PythonicToolParser):
     """The mark says that calls follow, so any name is good."""
 
-    @classmethod
-    def matches(cls, tokenizer: TokenizerView, chat_template: str) -> Support:
-        """See `ResponseParser`; others have tags in the same block."""
-        return match_mark(chat_template, _START, "<invoke")
+    signs, foreign_signs = (_START,), ("<invoke",)
 
     def is_known(self, name: str) -> bool:
         """Any is."""

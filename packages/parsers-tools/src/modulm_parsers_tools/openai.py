@@ -4,11 +4,9 @@ Source: OpenAI's harmony response format, and the chat template of gpt-oss, whic
 Answers are in the channel `final`, what is said before calls in `commentary`, thinking in `analysis`.
 """
 
-from modulm.interfaces.parsers import Content, TokenizerView
+from modulm.interfaces.parsers import Content
 from modulm.interfaces.reading import GrowingText, Reading
-from modulm.interfaces.support import Support
 from modulm_parsers_tools.channels import MESSAGE, START, ChannelParser
-from modulm_parsers_tools.json_calls import match_mark
 
 _CHANNEL, _CONSTRAIN, _FUNCTIONS = "<|channel|>", "<|constrain|>", "functions."
 
@@ -29,11 +27,7 @@ class OpenAIToolParser(ChannelParser):
         *(START + "assistant" + MESSAGE, MESSAGE, *ends),
     )
     special_tokens = (START, MESSAGE, _CHANNEL, _CONSTRAIN, *ends)
-
-    @classmethod
-    def matches(cls, tokenizer: TokenizerView, chat_template: str) -> Support:
-        """See `ResponseParser`."""
-        return match_mark(chat_template, _CHANNEL) and match_mark(chat_template, MESSAGE)
+    signs = (_CHANNEL, MESSAGE)
 
     def kind(self, header: str, recipient: str) -> str:
         """See `ChannelParser`. Built-in tools are nobody's here, so messages to them are content."""

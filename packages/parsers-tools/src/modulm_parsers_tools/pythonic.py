@@ -7,9 +7,8 @@ one, as each is complete. Nothing but the bracket marks the list, so calls must 
 import json
 import re
 
-from modulm.interfaces.parsers import Content, TokenizerView
+from modulm.interfaces.parsers import Content
 from modulm.interfaces.reading import GrowingText, Reading
-from modulm.interfaces.support import Accepted, Rejected, Support
 from modulm_parsers_tools.json_calls import BETWEEN, CallParser
 from modulm_parsers_tools.python_text import as_json, take_argument
 
@@ -19,12 +18,7 @@ _NAME = re.compile(r"[\w.]+")
 class PythonicToolParser(CallParser):
     """Tries each list in the text."""
 
-    @classmethod
-    def matches(cls, tokenizer: TokenizerView, chat_template: str) -> Support:
-        """See `ResponseParser`."""
-        if "[func_name1(" not in chat_template:
-            return Rejected("the chat template does not ask for a list of Python calls")
-        return Accepted("the chat template asks for a list of Python calls")
+    signs = ("[func_name1(",)
 
     def read(self, text: GrowingText) -> Reading[None]:
         """See `TextParser`."""

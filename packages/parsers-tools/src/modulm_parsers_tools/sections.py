@@ -6,10 +6,9 @@ Knows the order of the tokens; what a call looks like is each format's own.
 from abc import abstractmethod
 from typing import ClassVar
 
-from modulm.interfaces.parsers import CallStart, Content, TokenizerView
+from modulm.interfaces.parsers import CallStart, Content
 from modulm.interfaces.reading import GrowingText, Reading
-from modulm.interfaces.support import Support
-from modulm_parsers_tools.json_calls import CallParser, match_mark
+from modulm_parsers_tools.json_calls import CallParser
 
 
 class SectionParser(CallParser):
@@ -22,10 +21,9 @@ class SectionParser(CallParser):
     section: ClassVar[tuple[str, str]]
     call: ClassVar[tuple[str, str]]
 
-    @classmethod
-    def matches(cls, tokenizer: TokenizerView, chat_template: str) -> Support:
-        """See `ResponseParser`."""
-        return match_mark(chat_template, cls.call[0])
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        cls.signs = cls.__dict__.get("signs", cls.call[:1])
 
     @abstractmethod
     def head(self, text: GrowingText) -> Reading[CallStart | None]:

@@ -9,10 +9,9 @@ import re
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from modulm.interfaces.parsers import Content, Event, TokenizerView
+from modulm.interfaces.parsers import Content, Event
 from modulm.interfaces.reading import NOTHING, GrowingText, Reading
-from modulm.interfaces.support import Support
-from modulm_parsers_tools.json_calls import CallParser, match_mark
+from modulm_parsers_tools.json_calls import CallParser
 from modulm_parsers_tools.schemas import as_value, types_of
 
 _NAME = re.compile(r'[^<>"\s]+')
@@ -46,10 +45,9 @@ class XMLParser(CallParser):
     entities: ClassVar[Mapping[str, str]] = {}
     literal: ClassVar[tuple[str, str]] = ("", "")
 
-    @classmethod
-    def matches(cls, tokenizer: TokenizerView, chat_template: str) -> Support:
-        """See `ResponseParser`."""
-        return match_mark(chat_template, cls.block[0]) and match_mark(chat_template, cls.argument_start)
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        cls.signs = cls.__dict__.get("signs", (cls.block[0], cls.argument_start))
 
     def function(self, text: GrowingText) -> Reading[str]:
         """Read what is behind `function_start`; return the function's name, "" if this is no call."""

@@ -89,8 +89,21 @@ def test_a_text_that_is_cut_short_is_read_as_far_as_it_goes(parser, case):
 
 def test_every_format_has_five_cases_and_every_name_a_format():
     cases = {file.stem: json.loads(file.read_text()) for file in FORMATS.glob("*.json")}
-    assert {PARSERS[name] for name in cases} == set(PARSERS.values())
+    assert {PARSERS[name] for name in cases} == set(PARSERS.values()) - {PARSERS["hf"]}  # test_tools_hf.py
     assert min(map(len, cases.values())) >= 5
+
+
+@pytest.mark.parametrize("name", sorted(file.stem for file in FORMATS.glob("*.json")))
+def test_a_formats_cases_are_of_every_kind(name):
+    """Normal, without arguments, nested, parallel, with text beside them, and no call at all."""
+    cases = json.loads((FORMATS / f"{name}.json").read_text())
+    arguments = [each for case in cases for _, each in case["calls"]]
+    assert any(len(case["calls"]) == 1 and case["calls"][0][1] for case in cases)
+    assert {} in arguments
+    assert any(isinstance(value, dict | list) for each in arguments for value in each.values())
+    assert any(len(case["calls"]) > 1 for case in cases)
+    assert any(case["calls"] and case["content"].strip() for case in cases)
+    assert any(not case["calls"] for case in cases)
 
 
 @each_parser

@@ -142,6 +142,7 @@ KNOWN: dict[str, dict[str, str]] = {
         "granite-20b-fc": "modulm-parsers-tools",
         "granite4": "modulm-parsers-tools",
         "hermes": "modulm-parsers-tools",
+        "hf": "modulm-parsers-tools",
         "hunyuan_a13b": "modulm-parsers-tools",
         "hy_v3": "modulm-parsers-tools",
         "hy_v4": "modulm-parsers-tools",
