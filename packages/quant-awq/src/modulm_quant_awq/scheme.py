@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from modulm.errors import CheckpointError
-from modulm.interfaces.checkpoint import expect, finite, leaves
+from modulm.interfaces.checkpoint import LayerTensors, expect, finite
 from modulm.interfaces.quantization import GroupedInt, QuantizationScheme, Weight
 from modulm.interfaces.quantization_config import QuantizationConfig, declares, follows, is_part, quantization_config
 from modulm.interfaces.support import Support
@@ -29,7 +29,7 @@ class AWQScheme(QuantizationScheme):
 
     name: ClassVar[str] = "awq"
 
-    def __init__(self, config: QuantizationConfig, stored: dict[str, set[str]]) -> None:
+    def __init__(self, config: QuantizationConfig, tensors: LayerTensors) -> None:
         _alias(config, "bits", "w_bit").value("bits", ..., among=(4,))
         groups = _alias(config, "group_size", "q_group_size")
         self._group_size = groups.whole("group_size", ..., least=-1)
@@ -38,7 +38,7 @@ class AWQScheme(QuantizationScheme):
         self._layout = _layout(config)
         config.flag("zero_point", True)  # what it means stands in the zero points
         self._plain = config.names("modules_to_not_convert")
-        self._leaves = stored
+        self._tensors = tensors
 
     @classmethod
     def matches(cls, checkpoint: "Checkpoint") -> Support:
@@ -48,7 +48,7 @@ class AWQScheme(QuantizationScheme):
     @classmethod
     def from_checkpoint(cls, checkpoint: "Checkpoint") -> "AWQScheme":
         """Read the declaration, and which layers have which tensors."""
-        return cls(quantization_config(checkpoint), leaves(checkpoint))
+        return cls(quantization_config(checkpoint), LayerTensors(checkpoint))
 
     def describe(self) -> dict[str, Any]:
         """Return bits, groups and layout."""
@@ -89,7 +89,7 @@ class AWQScheme(QuantizationScheme):
 
     def _is_quantized(self, checkpoint: "Checkpoint", module: str) -> bool:
         """Say how a layer is stored; the list of those left alone and the tensors there must agree."""
-        leaves = self._leaves.get(module, set())
+        leaves = set(self._tensors.of(module))
         stored, others = leaves & _STORED, leaves - _STORED - {"bias"}
         what = f"Layer {module!r} of {checkpoint.path}"
         if stored and follows(module, lambda name: any(is_part(one, name) for one in self._plain), f"{what}: its list"):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from modulm.errors import CheckpointError
-from modulm.interfaces.checkpoint import expect, finite, leaves
+from modulm.interfaces.checkpoint import LayerTensors, expect, finite
 from modulm.interfaces.quantization import GroupedInt, QuantizationScheme, Reordered, Weight
 from modulm.interfaces.quantization_config import declares, quantization_config
 from modulm.interfaces.support import Support
@@ -30,9 +30,9 @@ class GPTQScheme(QuantizationScheme):
 
     name: ClassVar[str] = "gptq"
 
-    def __init__(self, rules: Rules, stored: dict[str, set[str]]) -> None:
+    def __init__(self, rules: Rules, tensors: LayerTensors) -> None:
         self._rules = rules
-        self._leaves = stored
+        self._tensors = tensors
 
     @classmethod
     def matches(cls, checkpoint: "Checkpoint") -> Support:
@@ -42,7 +42,7 @@ class GPTQScheme(QuantizationScheme):
     @classmethod
     def from_checkpoint(cls, checkpoint: "Checkpoint") -> "GPTQScheme":
         """Read the declaration, and which layers have which tensors."""
-        return cls(Rules(quantization_config(checkpoint)), leaves(checkpoint))
+        return cls(Rules(quantization_config(checkpoint)), LayerTensors(checkpoint))
 
     def describe(self) -> dict[str, Any]:
         """Return bits and groups, in general and by expression."""
@@ -81,7 +81,7 @@ class GPTQScheme(QuantizationScheme):
 
     def _rule(self, checkpoint: "Checkpoint", module: str) -> Rule | None:
         """Return how a layer is stored, None for plain; the declaration and the tensors there must agree."""
-        leaves, rule = self._leaves.get(module, set()), self._rules.of(module)
+        leaves, rule = set(self._tensors.of(module)), self._rules.of(module)
         stored = leaves & (_LEAVES - {"bias"})
         what = f"Layer {module!r} of {checkpoint.path}"
         if stored and rule is None:
@@ -114,7 +114,7 @@ class GPTQScheme(QuantizationScheme):
         floats = ("float16", "bfloat16", "float32")
         expect(checkpoint, f"{module}.scales", (groups, out_features), floats, who=who)
         finite(checkpoint, f"{module}.scales")
-        if "g_idx" not in self._leaves[module] and not rule.reorders:
+        if "g_idx" not in self._tensors.of(module) and not rule.reorders:
             return None
         expect(checkpoint, f"{module}.g_idx", (in_features,), ("int32", "int64"), who=f"{who} with desc_act")
         return _order(checkpoint.tensor(f"{module}.g_idx"), size, f"Tensor '{module}.g_idx' in {checkpoint.path}")

@@ -145,15 +145,6 @@ def expect(
     return info
 
 
-def leaves(checkpoint: Checkpoint) -> dict[str, set[str]]:
-    """Return which tensors each module has: "model.layers.0.mlp.up_proj" -> {"qweight", "scales"}."""
-    found: dict[str, set[str]] = {}
-    for name in checkpoint.tensor_names():
-        module, _, leaf = name.rpartition(".")
-        found.setdefault(module, set()).add(leaf)
-    return found
-
-
 def finite(checkpoint: Checkpoint, name: str) -> "np.ndarray":
     """Return a tensor of floats (scales) whose numbers are all finite; `CheckpointError` says which are not."""
     import numpy as np
