@@ -1,22 +1,13 @@
 """The backend: modulm's forms as lm-format-enforcer's parsers, and its token enforcer as `Grammar`.
 
 It reads characters: tokens that are parts of characters are never allowed. Which JSON Schemas it enforces is in
-`schemas.py`, and where it would write no JSON in `parsers.py`. Source: lm-format-enforcer's behaviour, 0.11.3.
+`schemas.py`, how its parsers are made in `parsers.py`. It is imported when it is asked. Source: its behaviour, 0.11.3.
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from lmformatenforcer import (
-    CharacterLevelParser,
-    StringParser,
-    TokenEnforcer,
-    TokenEnforcerTokenizerData,
-    UnionParser,
-)
-from lmformatenforcer.characterlevelparser import CharacterLevelParserConfig
-from lmformatenforcer.consts import COMPLETE_ALPHABET
 
 from modulm.errors import RequestError
 from modulm.interfaces.structured import (
@@ -27,10 +18,10 @@ from modulm.interfaces.structured import (
     Vocabulary,
 )
 from modulm.interfaces.support import Accepted, Rejected, Support
-from modulm_structured_lmfe.parsers import JsonParser, read_expression
 from modulm_structured_lmfe.schemas import fixed_texts, read
 
-_MOST_SPACES = 24
+if TYPE_CHECKING:
+    from lmformatenforcer import CharacterLevelParser, TokenEnforcer, TokenEnforcerTokenizerData
 
 
 class FormatEnforcerBackend(StructuredOutputBackend):
@@ -68,7 +59,9 @@ class FormatEnforcerBackend(StructuredOutputBackend):
             if missing := set(text) - self._characters:
                 raise ValueError(f"the model has no token for the character {min(missing)!r} of {text!r:.40}")
 
-    def _made(self, words: list[tuple[int, str, bool]]) -> TokenEnforcerTokenizerData:
+    def _made(self, words: list[tuple[int, str, bool]]) -> "TokenEnforcerTokenizerData":
+        from lmformatenforcer import TokenEnforcerTokenizerData
+
         eos = list(self._vocabulary.eos_token_ids)
         return TokenEnforcerTokenizerData(
             words, lambda ids: "", eos, use_bitmask=False, vocab_size=self._vocabulary.size
@@ -89,13 +82,15 @@ class FormatEnforcerBackend(StructuredOutputBackend):
 
 class _Compiled(CompiledGrammar):
     def __init__(
-        self, params: StructuredOutputsParams, words: TokenEnforcerTokenizerData, vocabulary: Vocabulary
+        self, params: StructuredOutputsParams, words: "TokenEnforcerTokenizerData", vocabulary: Vocabulary
     ) -> None:
         self._params = params
         self._words = words
         self._vocabulary = vocabulary
 
     def start(self) -> Grammar:
+        from lmformatenforcer import TokenEnforcer
+
         # A parser knows which of its copies is at work, so each sequence has its own.
         parser = _parser(self._params, self._words.tokenizer_alphabet)
         config = parser.config
@@ -107,7 +102,7 @@ class _Compiled(CompiledGrammar):
 class FormatEnforcerGrammar(Grammar):
     """The states that a sequence went through; None after the end."""
 
-    def __init__(self, enforcer: TokenEnforcer, vocabulary: Vocabulary) -> None:
+    def __init__(self, enforcer: "TokenEnforcer", vocabulary: Vocabulary) -> None:
         self._enforcer = enforcer
         self._vocabulary = vocabulary
         enforcer.get_allowed_tokens([])
@@ -157,21 +152,8 @@ class FormatEnforcerGrammar(Grammar):
         return set(self._allowed()) <= set(self._vocabulary.eos_token_ids)
 
 
-def _parser(params: StructuredOutputsParams, alphabet: str = COMPLETE_ALPHABET) -> CharacterLevelParser:
-    """Return the form as a parser. Raises `ValueError` with the reason why there is none."""
-    kind, text = params.kind, params.text
-    if kind in ("grammar", "structural_tag"):
-        raise ValueError(f"no {kind.replace('_', ' ')} is read")
-    if params.whitespace_pattern is not None:
-        raise ValueError("'whitespace_pattern' is not enforced")
-    if kind == "regex":
-        return read_expression(text, CharacterLevelParserConfig(alphabet=alphabet))
-    if kind == "choice":
-        parser = UnionParser([StringParser(choice) for choice in params.choice or ()])
-        parser.config = CharacterLevelParserConfig(alphabet=alphabet)
-        return parser
-    config = CharacterLevelParserConfig(
-        alphabet="".join(character for character in alphabet if character >= " "),
-        max_consecutive_whitespaces=0 if params.disable_any_whitespace else _MOST_SPACES,
-    )
-    return JsonParser.of({"type": "object"} if kind == "json_object" else read(text), config)
+def _parser(params: StructuredOutputsParams, alphabet: str | None = None) -> "CharacterLevelParser":
+    """Import the library, which imports torch where that is installed, and return the form as a parser."""
+    from modulm_structured_lmfe.parsers import parser_of
+
+    return parser_of(params, alphabet)

@@ -9,12 +9,47 @@ from collections.abc import Hashable
 from typing import Any, cast
 
 import interegular
-from lmformatenforcer import CharacterLevelParser, JsonSchemaParser, LMFormatEnforcerException, RegexParser, UnionParser
+from lmformatenforcer import (
+    CharacterLevelParser,
+    JsonSchemaParser,
+    LMFormatEnforcerException,
+    RegexParser,
+    StringParser,
+    UnionParser,
+)
 from lmformatenforcer.characterlevelparser import CharacterLevelParserConfig
+from lmformatenforcer.consts import COMPLETE_ALPHABET
 from lmformatenforcer.jsonschemaparser import NumberParsingState, ObjectParsingStage, ObjectParsingState
+
+from modulm.interfaces.structured import StructuredOutputsParams
+from modulm_structured_lmfe.schemas import read
 
 _MOST_REPEATS = 500
 """All states of an expression are worked out at once, in Python."""
+
+
+_MOST_SPACES = 24
+"""Enough for a line and its indentation."""
+
+
+def parser_of(params: StructuredOutputsParams, alphabet: str | None = None) -> CharacterLevelParser:
+    """Return the form as a parser. Raises `ValueError` with the reason why there is none."""
+    kind, text, alphabet = params.kind, params.text, alphabet or COMPLETE_ALPHABET
+    if kind in ("grammar", "structural_tag"):
+        raise ValueError(f"no {kind.replace('_', ' ')} is read")
+    if params.whitespace_pattern is not None:
+        raise ValueError("'whitespace_pattern' is not enforced")
+    if kind == "regex":
+        return read_expression(text, CharacterLevelParserConfig(alphabet=alphabet))
+    if kind == "choice":
+        parser = UnionParser([StringParser(choice) for choice in params.choice or ()])
+        parser.config = CharacterLevelParserConfig(alphabet=alphabet)
+        return parser
+    config = CharacterLevelParserConfig(
+        alphabet="".join(character for character in alphabet if character >= " "),
+        max_consecutive_whitespaces=0 if params.disable_any_whitespace else _MOST_SPACES,
+    )
+    return JsonParser.of({"type": "object"} if kind == "json_object" else read(text), config)
 
 
 class JsonParser(CharacterLevelParser):

@@ -227,7 +227,8 @@ class Grammars:
                 "Structured output is asked for and no backend is installed. They come with packages: "
                 f"{', '.join(packages)}; for example: pip install {packages[0]}."
             )
-        names.sort(key=_rank)
+        if self._backend == "auto":  # else none but the one that is asked for need be imported
+            names.sort(key=_rank)
         choice = choose(FAMILY, self._backend, names, lambda cls: cls.supports(params))
         backend = cast(type[StructuredOutputBackend], choice.value)
         return _Compiled(backend.name, self._backend_of(backend).compile(params), marks)

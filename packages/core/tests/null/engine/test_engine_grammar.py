@@ -131,7 +131,8 @@ class Least(Executor):
 
 
 @pytest.fixture
-def engine():
+def engine(monkeypatch):
+    monkeypatch.setenv("MODULM_DISABLE_PLUGINS", "xgrammar,outlines,lm-format-enforcer")  # it brings torch
     Digits.made = Digits.compiled = 0
     Digits.gate.clear()
     registry(FAMILY).register("digits", Digits)
