@@ -21,6 +21,7 @@ from modulm_testkit.lora import LoRAResolverConformance
 from modulm_testkit.parsers import ReasoningParserConformance, ToolParserConformance
 from modulm_testkit.platform import PlatformConformance
 from modulm_testkit.samples import CheckpointSample
+from modulm_testkit.speculator import SpeculatorConformance
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -128,3 +129,12 @@ class TestPlatform(PlatformConformance):
     @pytest.fixture
     def platform_class(self):
         return example("platform").LimitedCPU
+
+
+class TestSpeculator(SpeculatorConformance):
+    settings = ({}, {"skip": 3})
+    bad_settings = ({"skip": -1},)
+
+    @pytest.fixture
+    def speculator_class(self):
+        return example("speculator").Echo

@@ -19,7 +19,7 @@ from safetensors.numpy import save_file
 from modulm.plugins.families import FAMILIES, GENERAL, HOOKS, NOUNS, PROCESS_KINDS, PROCESSES
 
 OPTIONS = {"load_format": "witness", "num_kv_blocks": 40, "max_num_seqs": 4, "max_model_len": 32}
-OPTIONS |= {"tool_call_parser": "witness", "reasoning_parser": "witness"}
+OPTIONS |= {"tool_call_parser": "witness", "reasoning_parser": "witness", "spec_method": "witness"}
 FORM = "modulm.structured_output"
 PARSER_FILES = ("tool_parser_plugin", "reasoning_parser_plugin")
 NOTE = "from witness_notes import note\nnote(__name__)\n"
@@ -96,6 +96,13 @@ class Any(Grammar):
     def fill(self, mask): mask[:] = mask.dtype.type(0xffffffff)
     def accept(self, token_ids): return True
     def rollback(self, num_tokens): ...
+""",
+    "modulm.speculators": """
+from modulm.interfaces.speculator import Speculator
+class witness(Speculator):
+    name = "witness"
+    def __init__(self, settings, limits): note(__name__, "call")
+    def propose(self, sequences): return [[5]] * len(sequences)
 """,
     "modulm.models": """
 from modulm.models.llama import LlamaForCausalLM

@@ -29,12 +29,12 @@ def llm(model, **options):
     return LLM(str(model), num_kv_blocks=100, max_num_seqs=4, **options)
 
 
-def answer(engine, **extra):
+def answer(engine, prompt=None, **extra):
     """Return greedy tokens and the log-probability of each."""
     from modulm import SamplingParams
 
     params = SamplingParams(temperature=0, max_tokens=STEPS, ignore_eos=True, logprobs=0, **extra)
-    output = engine.generate(PROMPT, params)[0].outputs[0]
+    output = engine.generate({"prompt_token_ids": prompt} if prompt else PROMPT, params)[0].outputs[0]
     scores = [step[token].logprob for step, token in zip(output.logprobs, output.token_ids, strict=True)]
     return output.token_ids, scores
 
@@ -127,6 +127,20 @@ def structured_output(name, package, model):
         found.append(output.text)
     assert free not in found and len(fills) >= sum(map(len, found))
     return found
+
+
+def speculator(name, package, model):
+    """On a sequence that repeats itself: the same answer in fewer steps."""
+    calls = counted(module(package, "speculator").__dict__[class_name(package, "speculator", "Speculator")], "propose")
+    engine = llm(model, speculative_config={"method": name, "num_speculative_tokens": 3, "lookup": 1})
+    assert chosen(engine, "modulm.speculators") == name
+    found = []
+    for prompt in ([7, 8] * 12, PROMPT["prompt_token_ids"]):
+        found.append([answer(each, prompt=prompt) for each in (engine, llm(model))])
+        same(*found[-1])
+    drafts = engine.stats().scheduler.spec_decoding_stats
+    assert len(calls) >= 2 and drafts.num_draft_tokens >= drafts.num_drafts > 0
+    return {"drafts": drafts.num_drafts, "accepted": drafts.num_accepted_tokens}
 
 
 def renamed(model, architecture):

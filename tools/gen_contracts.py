@@ -66,6 +66,7 @@ CONTRACTS = {
     "quantization": Contract(("interfaces/quantization.py",), ("modulm.quantization",), "quantization.md"),
     "sampling": Contract(("interfaces/sampling.py",), title="Sampling kernels (`KernelProvider.sampling`)"),
     "settings": Contract(("interfaces/settings.py",), title="A plugin's own settings (`--plugin-config`)"),
+    "speculator": Contract(("interfaces/speculator.py",), ("modulm.speculators",), "examples/speculator.py"),
     "structured": Contract(("interfaces/structured.py",), ("modulm.structured_output",), "examples/structured.py"),
     "support": Contract(("interfaces/support.py",), title="Accepted or Rejected"),
 }

@@ -47,6 +47,9 @@ class EngineConfig:
         tool_call_parser, reasoning_parser: Formats of the model's output, by name; "auto": told by its chat template.
         tool_parser_plugin, reasoning_parser_plugin: A module or .py file that registers parsers when it is imported.
         structured_output_backend: A name; "auto": for each request the first that enforces all it asks for.
+        speculative_config: How drafts are made that the model only confirms: {"method": "ngram", ...}; vLLM's keys.
+        spec_method, spec_model, spec_tokens: Its "method", "model" and "num_speculative_tokens", for short.
+        enable_jump_forward: Whether tokens that a form forces are computed at once, where the backend can tell them.
         plugins_lock: File written by `modulm plugins lock`; plugins that it does not list are not imported.
         plugin_config: Settings that plugins have of their own: {plugin's name: {key: value}}.
         num_kv_blocks: Fixes the number of KV blocks (tests); overrides both memory options.
@@ -88,6 +91,11 @@ class EngineConfig:
     tool_parser_plugin: str | None = None
     reasoning_parser_plugin: str | None = None
     structured_output_backend: str = "auto"
+    speculative_config: dict[str, Any] | None = None
+    spec_method: str | None = None
+    spec_model: str | None = None
+    spec_tokens: int | None = None
+    enable_jump_forward: bool = True
     plugins_lock: str | None = None
     plugin_config: dict[str, dict[str, Any]] = field(
         default_factory=dict,
@@ -118,10 +126,12 @@ class EngineConfig:
         _one_of("kernel_precision", self.kernel_precision, ("auto", "fast", "exact"))
         _one_of("scheduling_policy", self.scheduling_policy, ("fcfs", "priority"))
         _one_of("generation_config", self.generation_config, ("auto", "modulm", "vllm"))
-        for name in ("enable_prefix_caching", "enable_chunked_prefill", "enforce_eager"):
+        switches = ("enable_prefix_caching", "enable_chunked_prefill", "enforce_eager", "enable_jump_forward")
+        for name in switches:
             if not isinstance(getattr(self, name), bool):
                 raise ConfigError(f"{name}={getattr(self, name)!r} is refused: it must be True or False.")
         self._check_numbers()
+        self._gather_speculation()
         check_plugin_config(self.plugin_config)
         if isinstance(self.logits_processors, str) or not isinstance(self.logits_processors, list | tuple):
             raise ConfigError(
@@ -146,6 +156,20 @@ class EngineConfig:
                 raise ConfigError(f"{name}={value!r} is refused: it must be {kind}.")
             setattr(self, name, value)
 
+    def _gather_speculation(self) -> None:
+        given = self.speculative_config
+        if given is not None and not (isinstance(given, dict) and all(isinstance(key, str) for key in given)):
+            raise ConfigError(f'speculative_config={given!r} is refused: it must be {{"method": NAME, ...}}.')
+        gathered = dict(given or {})
+        for name, key in _SPECULATION.items():
+            value = getattr(self, name)
+            if value is not None and gathered.setdefault(key, value) != value:
+                raise ConfigError(
+                    f"{name}={value!r} is refused: speculative_config says {key}={gathered[key]!r}. Give one of them."
+                )
+            setattr(self, name, None)  # said once from here on
+        self.speculative_config = gathered or given
+
     def _check_numbers(self) -> None:
         for name in ("max_num_seqs", "block_size"):
             _whole(name, getattr(self, name), 1)
@@ -163,6 +187,9 @@ class EngineConfig:
         share = self.gpu_memory_utilization
         if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share <= 1:
             raise ConfigError(f"gpu_memory_utilization={share!r} is refused: it must be over 0 and at most 1.")
+
+
+_SPECULATION = {"spec_method": "method", "spec_model": "model", "spec_tokens": "num_speculative_tokens"}
 
 
 def check_plugin_config(given: Any) -> None:

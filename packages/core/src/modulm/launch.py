@@ -113,6 +113,7 @@ def build_engine(resolution: Resolution, progress: Progress | None = None) -> tu
         logits_processors=load_logits_processors(config.logits_processors),
         progress=progress,
         saved=resolution.saved,
+        speculation=resolution.speculation,
         key=resolution.key,
     )
     if config.enable_prefix_caching and not worker.shares_prefixes:

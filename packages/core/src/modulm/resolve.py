@@ -36,6 +36,7 @@ from modulm.plugins.platforms import current_platform
 from modulm.plugins.records import is_strict
 from modulm.plugins.registry import registry
 from modulm.programs import SavedModel
+from modulm.speculation import Speculation, choose_speculation
 
 _log = logger("resolve")
 _DEFAULT_MAX_MODEL_LEN = 2048
@@ -59,6 +60,7 @@ class Resolution:
     generation_config: dict[str, Any]
     saved: SavedModel | None = None
     key: str | None = None
+    speculation: Speculation | None = None
     choices: list[Choice] = field(default_factory=list)
     _attention: dict[AttentionSpec, AttentionBackend] = field(default_factory=dict)
 
@@ -108,11 +110,13 @@ def resolve(config: EngineConfig) -> Resolution:
     # Published configurations leave out what the model family takes for granted.
     model = model_config(config, {**defaults, **hf}, platform)
     generation = checkpoint.generation_config() if config.generation_config == "auto" else {}
+    speculation = choose_speculation(config)
     choices = [
         Choice("platform", platform.name, platform, [(platform.name, Accepted(platform.device_type))]),
         format_choice,
         Choice("modulm.models", architecture, None, [(architecture, Accepted("named by the checkpoint"))]),
         scheme_choice,
+        None if speculation is None else speculation.choice,
     ]
     return Resolution(
         config=config,
@@ -126,6 +130,7 @@ def resolve(config: EngineConfig) -> Resolution:
         generation_config=generation,
         saved=saved,
         key=key,
+        speculation=speculation,
         choices=[choice for choice in choices if choice is not None],
     )
 

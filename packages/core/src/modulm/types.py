@@ -88,8 +88,8 @@ class NewSequence(msgspec.Struct, kw_only=True):
 class Scheduled(msgspec.Struct, kw_only=True):
     """One sequence's share of a step: compute `num_tokens` tokens from position `start`.
 
-    `new_block_ids[g]` extends the block table of KV group g. `samples` says whether the last of these tokens is the
-    sequence's newest one, so that the step yields a new token.
+    `new_block_ids[g]` extends the block table of KV group g. `samples` says whether the last of these tokens, but for
+    drafts, is the sequence's newest one, so that the step yields a new token.
     """
 
     request_id: str
@@ -97,6 +97,8 @@ class Scheduled(msgspec.Struct, kw_only=True):
     num_tokens: int
     new_block_ids: list[list[int]]
     samples: bool
+    draft_token_ids: list[int] = []
+    """Guesses at what follows the newest token, counted in `num_tokens`: each is sampled at, and right if it comes."""
 
 
 class Plan(msgspec.Struct, kw_only=True):
@@ -126,10 +128,12 @@ class TokenLogprobs(msgspec.Struct, kw_only=True):
 
 
 class SampledTokens(msgspec.Struct, kw_only=True):
-    """What one scheduled sequence got from a step."""
+    """What one scheduled sequence got from a step: the drafts that came, from the first, and one token more."""
 
     request_id: str
     token_ids: list[int] = []
+    draft_token_ids: list[int] = []
+    """What the worker's speculator expects next."""
     logprobs: list[TokenLogprobs] | None = None
     prompt_logprobs: list[TokenLogprobs] | None = None
     """For the prompt positions computed in this step, each about the *next* prompt token."""

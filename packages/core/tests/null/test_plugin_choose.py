@@ -2,16 +2,17 @@ import pytest
 
 from modulm.errors import Broken, Incompatible, NotInstalled, UnknownName, Unsupported
 from modulm.interfaces.support import Accepted, Rejected
-from modulm.plugins import builtin, known
+from modulm.plugins import builtin, families, known
 from modulm.plugins.choose import choose
 from modulm.plugins.registry import registry
 
-FAMILY = "modulm.speculators"  # its members are not checked, so that plain objects will do
+FAMILY = "modulm.speculators"  # unchecked here, so that plain objects will do
 NAMES = ["fast", "broken", "missing", "good", "slow"]
 
 
 @pytest.fixture(autouse=True)
 def parsers(site, monkeypatch):
+    monkeypatch.delitem(families._BASES, FAMILY)
     monkeypatch.setitem(builtin.BUILTIN, FAMILY, {})
     monkeypatch.setitem(known.KNOWN, FAMILY, {"missing": "modulm-missing"})
     registered = registry(FAMILY)

@@ -34,6 +34,13 @@ class Stats(StatLoggerBase):
     def log_engine_initialized(self): ...
     def routes(self): return [Route("/shared", lambda request: None)]
 """
+DRAFTER = """
+from modulm.interfaces.speculator import Speculator
+class P(Speculator):
+    name = "p"
+    def __init__(self, settings, limits): ...
+    def propose(self, sequences): ...
+"""
 REGISTERS = """
 from modulm.plugins.models import ModelRegistry
 from modulm.plugins.registry import registry
@@ -70,18 +77,18 @@ def ill(new_site):
         )
     site.install("dist-stats", {STATS: {"stats": "m_stats:Stats"}}, m_stats=LOGGER)
     for name in ("twin-a", "twin-b"):
-        site.install(name, {DRAFTERS: {"twin": "m_twin:P"}}, m_twin="class P: ...")
-    site.install("dist-torch", {DRAFTERS: {"fine": "m_fine:P"}}, m_fine="import torch\nclass P: ...")
-    site.install("dist-gone", {DRAFTERS: {"gone": "m_gone:P"}}, m_gone="class P: ...")
+        site.install(name, {DRAFTERS: {"twin": "m_twin:P"}}, m_twin=DRAFTER)
+    site.install("dist-torch", {DRAFTERS: {"fine": "m_fine:P"}}, m_fine=f"import torch{DRAFTER}")
+    site.install("dist-gone", {DRAFTERS: {"gone": "m_gone:P"}}, m_gone=DRAFTER)
     (site.folder / "m_gone.py").unlink()
-    site.install("dist-lost", {DRAFTERS: {"lost": "m_lost:P"}}, m_lost="class P: ...", m_helper="")
+    site.install("dist-lost", {DRAFTERS: {"lost": "m_lost:P"}}, m_lost=DRAFTER, m_helper="")
     (site.folder / "m_helper.py").unlink()
-    site.install("dist-old", {DRAFTERS: {"old": "m_old:P", "new": "m_old:P"}}, m_old="class P: ...")
+    site.install("dist-old", {DRAFTERS: {"old": "m_old:P", "new": "m_old:P"}}, m_old=DRAFTER)
     old = site.folder / "dist_old.egg-info"
     old.mkdir()
     (old / "PKG-INFO").write_text("Metadata-Version: 2.1\nName: dist-old\nVersion: 0.1\n")
     (old / "entry_points.txt").write_text(f"[{DRAFTERS}]\nold = m_old:P\n")
-    needs = site.install("dist-needs", {DRAFTERS: {"needs": "m_needs:P"}}, m_needs="class P: ...")
+    needs = site.install("dist-needs", {DRAFTERS: {"needs": "m_needs:P"}}, m_needs=DRAFTER)
     requirements = ["no-such-distribution>=2", "modulm-core>=99", "other>=1; extra == 'x'", "modulm-core>=0.1"]
     (needs / "METADATA").write_text(
         "Metadata-Version: 2.1\nName: dist-needs\nVersion: 1.0\n"

@@ -4,7 +4,7 @@ import pytest
 
 from modulm.errors import ModulmError
 from modulm.interfaces.support import Accepted, Rejected
-from modulm.plugins import builtin, known
+from modulm.plugins import builtin, families, known
 from modulm.plugins.bootstrap import bootstrap, load_records
 from modulm.plugins.choose import choose
 from modulm.plugins.discovery import notices
@@ -14,7 +14,7 @@ from modulm.plugins.platforms import current_platform
 from modulm.plugins.registry import registry
 
 FAMILY = "modulm.tool_parsers"
-UNCHECKED = "modulm.speculators"  # has no contract yet, so that plain objects will do
+UNCHECKED = "modulm.speculators"  # unchecked here, so that plain objects will do
 
 
 @pytest.fixture
@@ -83,7 +83,8 @@ def test_taken(installed):
     )
 
 
-def test_choosing(installed):
+def test_choosing(installed, monkeypatch):
+    monkeypatch.delitem(families._BASES, UNCHECKED)
     registry(UNCHECKED).register("no", Rejected)
     registry(UNCHECKED).register("yes", Accepted)
 

@@ -14,7 +14,4 @@ class MistralReasoningParser(TaggedReasoningParser):
 
     def pairs(self) -> dict[str, str]:
         """See `TaggedReasoningParser`."""
-        pairs = {**super().pairs(), "<think>": "</think>"}
-        added = self.context.tokenizer.added_tokens.values() if self.context.tokenizer else ()
-        is_old = bool(added) and self.start_marker not in added
-        return dict(reversed(pairs.items())) if is_old else pairs
+        return {**super().pairs(), "<think>": "</think>"}

@@ -1,1 +1,1 @@
-"""Speculative decoding for modulm: drafts by looking up n-grams and suffixes."""
+"""Speculators that need no second model: n-grams in `ngram.py`, suffixes in `suffix.py`."""

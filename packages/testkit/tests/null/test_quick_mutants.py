@@ -13,6 +13,7 @@ class TestMutants(MutantChecks):
         "io_processor",
         "lora",
         "quantization",
+        "speculator",
         "stat_logger",
         "structured",
     )

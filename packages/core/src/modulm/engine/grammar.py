@@ -42,7 +42,8 @@ class TokenMasks:
 
     Attributes:
         entries: Which of `plan.scheduled`, ascending.
-        bits: uint32 [len(entries), words]; to be read after `wait`.
+        bits: uint32 [rows, words], a row for each entry's newest token and one for each of its drafts; to be read after
+            `wait`. What follows a draft that cannot come is not filled.
     """
 
     entries: list[int]
@@ -197,14 +198,20 @@ class Grammars:
         deadline = time.monotonic() + self._timeout_s
         return Preparation(compiling=compiling, thinking=thinking, deadline=deadline, timeout_s=self._timeout_s)
 
-    def fill(self, entries: list[int], grammars: Sequence[Grammar]) -> TokenMasks:
-        """Begin to fill masks for entries of a plan."""
+    def fill(
+        self, entries: list[int], grammars: Sequence[Grammar], drafts: Sequence[Sequence[int]] | None = None
+    ) -> TokenMasks:
+        """Begin to fill masks for entries of a plan; `drafts` are what each of them verifies."""
         assert self._vocabulary is not None, "a grammar was made without a vocabulary"
-        bits = np.zeros((len(entries), self._vocabulary.num_words), dtype=np.uint32)
+        drafts = drafts or [()] * len(entries)
+        bits = np.zeros((len(entries) + sum(map(len, drafts)), self._vocabulary.num_words), dtype=np.uint32)
+        ends = frozenset(self._vocabulary.eos_token_ids)
 
         def fill_all() -> None:
-            for grammar, row in zip(grammars, bits, strict=True):
-                grammar.fill(row)
+            at = 0
+            for grammar, drafted in zip(grammars, drafts, strict=True):
+                _fill(grammar, drafted, bits[at : at + 1 + len(drafted)], ends)
+                at += 1 + len(drafted)
 
         # A thread of its own: a form that takes long to compile must not hold up a step.
         self._filler = self._filler or ThreadPoolExecutor(1, "modulm-masks")
@@ -253,3 +260,21 @@ def _rank(name: str) -> int:
         return int(registry(FAMILY).get(name).rank)
     except (PluginError, ConfigError):
         return sys.maxsize
+
+
+def _fill(grammar: Grammar, drafted: Sequence[int], rows: np.ndarray, ends: frozenset[int]) -> None:
+    """Fill a mask for what follows each draft, as far as they are allowed, and leave the grammar as it was."""
+    num_taken = 0
+    for row, token in zip(rows, drafted, strict=False):
+        grammar.fill(row)
+        # A grammar that refuses a token need not be the same afterwards, so the mask is asked.
+        is_allowed = token // 32 < len(row) and int(row[token // 32]) >> token % 32 & 1
+        if not is_allowed or token in ends or not grammar.accept([token]):
+            break
+        num_taken += 1
+        if grammar.is_terminated:
+            break
+    else:
+        grammar.fill(rows[-1])
+    if num_taken:
+        grammar.rollback(num_taken)

@@ -73,7 +73,8 @@ class Engine:
             plan = self._scheduler.schedule()
             entries, grammars = self._scheduler.constrained()
             if self._grammars is not None and entries:
-                plan.masks = self._grammars.fill(entries, grammars)
+                drafts = [plan.scheduled[entry].draft_token_ids for entry in entries]
+                plan.masks = self._grammars.fill(entries, grammars, drafts)
             self._outbox += self._execute(plan)
         return self._emit()
 

@@ -47,6 +47,9 @@ class Sequence:
         num_cached_tokens: Prompt tokens that came from the prefix cache at its first start.
         num_prompt_counted: Prompt tokens that statistics have heard of.
         num_prompt_logprobs: Prompt positions reported on so far, which a recomputation must not report again.
+        drafts: What is expected to follow `token_ids`.
+        jumps: Whether the drafts of the step in flight are what the grammar says must come.
+        may_jump: Whether the grammar is asked for that.
     """
 
     __slots__ = (
@@ -54,7 +57,10 @@ class Sequence:
         "_min_total",
         "_stop_ids",
         "chain",
+        "drafts",
         "grammar",
+        "jumps",
+        "may_jump",
         "num_cached_tokens",
         "num_computed",
         "num_preemptions",
@@ -86,6 +92,9 @@ class Sequence:
         self.num_preemptions = 0
         self.num_prompt_counted = 0
         self.num_prompt_logprobs = 0
+        self.drafts: list[int] = []
+        self.jumps = False
+        self.may_jump = grammar is not None
         self.tables: BlockTables | None = None
         self.times = Times()
         self._stop_ids = frozenset(request.stop_token_ids)
@@ -98,16 +107,26 @@ class Sequence:
         owed = self.request.params.prompt_logprobs is not None and self.num_prompt_logprobs < self.num_prompt - 1
         return self.chain is not None and not owed
 
+    @property
+    def most_drafts(self) -> int:
+        """How many tokens may come before the last one that it may have."""
+        return self._max_total - len(self.token_ids) - 1
+
     def append(self, token_ids: list[int]) -> tuple[int, FinishReason | None, int | None]:
         """Append sampled tokens up to the one that ends the output.
 
-        Returns how many were taken, the reason to finish, and the stop token.
+        Returns how many were taken, the reason to finish ("error": its form does not allow the last), the stop token.
         """
         for count, token in enumerate(token_ids, 1):
             self.token_ids.append(token)
             total = len(self.token_ids)
             if token in self._stop_ids and total >= self._min_total:
                 return count, "stop", token
+            if self.grammar is not None:
+                if not self.grammar.accept([token]) or self.grammar.error is not None:
+                    return count, "error", None
+                if self.grammar.is_terminated:
+                    return count, "stop", None
             if total >= self._max_total:
                 return count, "length", None
         return len(token_ids), None, None

@@ -2,8 +2,9 @@
 
 Running sequences come first, in order of priority and arrival, then waiting ones as far as budget and blocks go. Both
 queues are sorted, so the one to preempt is always the last of those running, and never one this step already counts
-on. The head of the waiting queue is not overtaken: a large request waits until it fits, and then runs. Knows counts;
-`kv/groups.py` knows the blocks, `request.py` when a sequence stops.
+on. The head of the waiting queue is not overtaken: a large request waits until it fits, and then runs. Drafts take what
+budget and blocks are left then, and never anybody's place. Knows counts; `kv/groups.py` knows the blocks, `request.py`
+when a sequence stops.
 """
 
 import time
@@ -30,6 +31,8 @@ from modulm.types import (
 )
 
 _by_order = attrgetter("order")
+_MOST_FORCED = 64
+"""Tokens that a grammar forces and that are computed at once: each has a row of logits."""
 _NOT_ITS_FORM = (
     "A token came that the output's form does not allow: a logits processor, or the backend, is at fault. Leave the "
     "processor out, or choose another backend."
@@ -83,6 +86,7 @@ class Scheduler:
         key = (request.priority, request.arrival_time) if self._by_priority else (0, 0.0)
         chain = chain_for(request, self.kv.block_size, prefix_caching=self._config.enable_prefix_caching)
         sequence = Sequence(request, (*key, self._num_added), chain, grammar)
+        sequence.may_jump = sequence.may_jump and self._config.enable_jump_forward
         sequence.times.queued = now = time.monotonic()
         waited = time.time() - request.arrival_time if request.arrival_time else 0.0
         sequence.times.arrived = now - max(0.0, waited)
@@ -109,6 +113,7 @@ class Scheduler:
         self._continue_running(step)
         if not step.has_preempted:
             self._start_waiting(step)
+        self._add_drafts(step)
         self._step = step
         self._recorder.num_steps += 1
         return step.plan
@@ -219,9 +224,42 @@ class Scheduler:
             )
         )
         sequence.num_computed = end
-        tables, num_full = sequence.tables, end // self.kv.block_size
+        self._name_blocks(sequence)
+
+    def _name_blocks(self, sequence: Sequence) -> None:
+        """Offer the blocks that are full of computed tokens to the prefix cache; drafts are none until they hold."""
+        tables, num_full = sequence.tables, sequence.num_computed // self.kv.block_size
         if sequence.chain is not None and tables is not None and num_full > tables.num_named:
-            self.kv.name_blocks(tables, sequence.chain.extend(sequence.token_ids, end), num_full)
+            hashes = sequence.chain.extend(sequence.token_ids, sequence.num_computed)
+            self.kv.name_blocks(tables, hashes, num_full)
+
+    def _add_drafts(self, step: _Step) -> None:
+        """Have the step verify drafts, as far as its budget goes, where they leave every running sequence a block."""
+        for sequence, scheduled in zip(step.sequences, step.plan.scheduled, strict=True):
+            if step.budget <= 0:
+                return
+            drafts = self._drafts(sequence)[: min(step.budget, sequence.most_drafts)] if scheduled.samples else []
+            if not drafts:
+                continue
+            assert sequence.tables is not None
+            end = sequence.num_computed + len(drafts)
+            num_kept = len(self.running) * len(scheduled.new_block_ids)
+            blocks = self.kv.extend(sequence.tables, scheduled.start, end, num_kept=num_kept)
+            if blocks is not None:
+                step.budget -= len(drafts)
+                scheduled.num_tokens += len(drafts)
+                scheduled.draft_token_ids = drafts
+                scheduled.new_block_ids = [[*a, *b] for a, b in zip(scheduled.new_block_ids, blocks, strict=True)]
+
+    def _drafts(self, sequence: Sequence) -> list[int]:
+        """Return what is expected next: tokens that the grammar forces come before a speculator's."""
+        drafts, sequence.drafts, sequence.jumps = sequence.drafts, [], False
+        if sequence.grammar is not None and sequence.may_jump:
+            forced = sequence.grammar.forced()[:_MOST_FORCED]
+            if forced != drafts[: len(forced)]:
+                sequence.jumps = True
+                return forced
+        return drafts
 
     def apply(self, plan: Plan, result: StepResult) -> list[StepOutput]:
         """Take in what a step brought; an answer that does not match the plan counts as a failed step."""
@@ -245,9 +283,7 @@ class Scheduler:
         self, sequence: Sequence, scheduled: Scheduled, sampled: SampledTokens, now: float
     ) -> StepOutput | None:
         start, end = scheduled.start, scheduled.start + scheduled.num_tokens
-        error = sampled.error
-        if error is None and scheduled.samples and not sampled.token_ids:
-            error = "The executor sampled no token. This is a fault of the executor."
+        error = sampled.error or _fault(scheduled, sampled)
         if error is not None:
             # Its blocks may hold what made it fail: nobody else shall read them.
             assert sequence.tables is not None
@@ -263,12 +299,10 @@ class Scheduler:
         if sampled.token_ids:
             count, reason, output.stop_token_id = sequence.append(sampled.token_ids)
             grammar = sequence.grammar
-            if grammar is not None and reason != "stop":
-                if not grammar.accept(sampled.token_ids[:count]):
-                    return self._finish(sequence, "error", error=_NOT_ITS_FORM)
-                reason = "stop" if grammar.is_terminated else reason
-            if grammar is not None and grammar.error is not None:
-                return self._finish(sequence, "error", error=grammar.error)
+            if grammar is not None and (reason == "error" or grammar.error is not None):
+                return self._finish(sequence, "error", error=grammar.error or _NOT_ITS_FORM)
+            self._verified(sequence, scheduled, count)
+            sequence.drafts = sampled.draft_token_ids
             output.token_ids = sampled.token_ids[:count]
             output.logprobs = sampled.logprobs[:count] if sampled.logprobs is not None else None
             self._recorder.tokens(sequence, count, now)
@@ -276,6 +310,16 @@ class Scheduler:
                 self._end(sequence, reason)
                 output.finish_reason = reason
         return output
+
+    def _verified(self, sequence: Sequence, scheduled: Scheduled, count: int) -> None:
+        """Count the drafts that held as computed; `count` tokens were taken, of which the last is none of them."""
+        if num_drafts := len(scheduled.draft_token_ids):
+            sequence.num_computed += count - 1
+            self._name_blocks(sequence)
+            if not sequence.jumps:
+                self._recorder.drafts(num_drafts, count - 1)
+            elif count <= num_drafts:
+                sequence.may_jump = False  # its masks allow other tokens too: what it says is a guess
 
     def fail(self, plan: Plan, reason: str) -> list[StepOutput]:
         """End every sequence of a step that failed as a whole; the others go on."""
@@ -324,3 +368,13 @@ class Scheduler:
             num_waiting=len(self.waiting),
             kv_cache_usage=1 - pool.num_free / max(1, pool.num_usable),
         )
+
+
+def _fault(scheduled: Scheduled, sampled: SampledTokens) -> str | None:
+    """Return what is wrong with an executor's answer about one sequence."""
+    token_ids, drafts = sampled.token_ids, scheduled.draft_token_ids
+    if scheduled.samples and not token_ids:
+        return "The executor sampled no token. This is a fault of the executor."
+    if len(token_ids) > 1 and token_ids[:-1] != drafts[: len(token_ids) - 1]:
+        return "The executor took tokens that were not drafted. This is a fault of the executor."
+    return None

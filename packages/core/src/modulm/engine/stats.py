@@ -16,6 +16,7 @@ from modulm.types import (
     PromptTokenStats,
     Request,
     SchedulerStats,
+    SpecDecodingStats,
 )
 
 _Fanout = tuple[int, int]
@@ -45,6 +46,7 @@ class Recorder:
     def _start_afresh(self) -> None:
         self._prefix = PrefixCacheStats()
         self._prompt_tokens = PromptTokenStats()
+        self._drafts: SpecDecodingStats | None = None
         self._num_generation_tokens = 0
         self._num_preempted = 0
         self._finished.clear()
@@ -79,6 +81,17 @@ class Recorder:
             self._prompt_tokens.local_cache_hit += count
         else:
             self._prompt_tokens.computed += count
+
+    def drafts(self, num_drafted: int, num_held: int) -> None:
+        """A speculator's draft was verified, and its first `num_held` tokens held."""
+        stats = self._drafts = self._drafts or SpecDecodingStats()
+        stats.num_drafts += 1
+        stats.num_draft_tokens += num_drafted
+        stats.num_accepted_tokens += num_held
+        by_position = stats.num_accepted_tokens_per_pos
+        by_position.extend([0] * (num_drafted - len(by_position)))
+        for position in range(num_held):
+            by_position[position] += 1
 
     def tokens(self, sequence: Sequence, count: int, now: float) -> None:
         """A sequence got `count` new tokens."""
@@ -141,6 +154,7 @@ class Recorder:
                 step_counter=self.num_steps,
                 kv_cache_usage=kv_cache_usage,
                 prefix_cache_stats=self._prefix,
+                spec_decoding_stats=self._drafts,
             ),
             iteration=IterationStats(
                 iteration_timestamp=time.time(),

@@ -18,27 +18,39 @@ T = TypeVar("T")
 _given: dict[str, dict[str, Any]] = {}
 
 
-def plugin_settings(name: str, kind: type[T]) -> T:
+def plugin_settings(
+    name: str, kind: type[T], more: Mapping[str, Any] | None = None, option: str = "plugin_config"
+) -> T:
     """Return what the user gave for plugin `name`, its entry point's name, as an object of class `kind`.
 
     Text is also read as JSON where the setting is no text, since that is all that a command line can say.
 
+    Args:
+        more: What was given by another option, which `option` names.
+
     Raises:
         SettingError: A key is unknown or missing, a value is of the wrong type, or `kind` refuses it. Let it pass.
     """
-    hints = {key: hint for key, hint in get_type_hints(kind, include_extras=True).items() if key in _fields(kind)}
+    names = setting_names(kind)
+    hints = {key: hint for key, hint in get_type_hints(kind, include_extras=True).items() if key in names}
     given = {}
     for key, value in _given.get(name, {}).items():
+        if key in (more or {}):
+            raise SettingError(
+                f"plugin_config {f'{name}.{key}'!r} is refused: {option} gives {key!r} too. Give it once."
+            )
         if key not in hints:
             there_are = f"There are: {', '.join(hints) or 'none'}.{did_you_mean(key, hints)}"
             raise SettingError(
                 f"plugin_config {f'{name}.{key}'!r} is refused: plugin {name!r} has no such setting. {there_are}"
             )
-        given[key] = _converted(f"{name}.{key}", value, hints[key])
+        given[key] = _converted(f"plugin_config {f'{name}.{key}'!r}", value, hints[key])
+    for key, value in (more or {}).items():
+        given[key] = _converted(f"{option} {key!r}", value, hints[key])
     try:
         return kind(**given)
     except (TypeError, ValueError) as error:
-        raise SettingError(f"plugin_config of {name!r} is refused: {error}. Given: {given!r}.") from error
+        raise SettingError(f"{option} of {name!r} is refused: {error}. Given: {given!r}.") from error
 
 
 def provide(settings: Mapping[str, Mapping[str, Any]]) -> None:
@@ -47,7 +59,8 @@ def provide(settings: Mapping[str, Mapping[str, Any]]) -> None:
     _given.update({name: dict(given) for name, given in settings.items()})
 
 
-def _fields(kind: type[Any]) -> list[str]:
+def setting_names(kind: type[Any]) -> list[str]:
+    """Return which settings a class has."""
     if dataclasses.is_dataclass(kind):
         return [field.name for field in dataclasses.fields(kind) if field.init]
     return list(kind.__struct_fields__)
@@ -62,6 +75,4 @@ def _converted(name: str, value: Any, hint: Any) -> Any:
                 return msgspec.convert(json.loads(value), hint)
             except ValueError:  # msgspec's error is one, too
                 pass
-        raise SettingError(
-            f"plugin_config {name!r}={value!r} is refused: {error}. Give a value of that type."
-        ) from error
+        raise SettingError(f"{name}={value!r} is refused: {error}. Give a value of that type.") from error

@@ -122,7 +122,7 @@ def _answer(family: str, name: str, ask: Callable[[Any], Support]) -> tuple[Any,
     except PluginError as error:
         if is_strict():
             raise
-        if record := _record(family, name):
+        if record := record_of(family, name):
             loading.failed(record, error)
         warn_once(_log, f"{error} Another one is used. MODULM_STRICT_PLUGINS=1 makes this an error.")
         return None, Rejected(str(error))
@@ -144,7 +144,7 @@ def make(family: str, name: str, *args: Any) -> Any:
 
 def run(group: str, name: str, doing: str, function: Callable[..., T], *args: Any) -> T:
     """Call into what was chosen ("making it"). Raises `Broken` with the cause chained; our own errors as they are."""
-    record = _record(group, name)
+    record = record_of(group, name)
     if record is not None:
         return loading.run(record, doing, function, *args, passing=_PASSING)
     try:
@@ -155,6 +155,6 @@ def run(group: str, name: str, doing: str, function: Callable[..., T], *args: An
         raise refs.broken(f"{NOUNS[group]} {name!r}", doing, error) from error
 
 
-def _record(group: str, name: str) -> LoadRecord | None:
+def record_of(group: str, name: str) -> LoadRecord | None:
     """Return the plugin that has the name; None where it is built in or registered."""
     return next((each for each in discovery.records(group) if each.usable and matches(name, each)), None)

@@ -60,7 +60,7 @@ PROCESSES: dict[str, tuple[str, ...]] = {
     LOGITS: _EVERYWHERE,
     **dict.fromkeys(FAMILIES, _WITH_ENGINE),
     **dict.fromkeys(("modulm.reasoning_parsers", "modulm.tool_parsers"), _EVERYWHERE),
-    **dict.fromkeys(("modulm.lora_resolvers", "modulm.speculators"), ()),
+    "modulm.lora_resolvers": (),
 }
 """Group -> the kinds of process that load it, if at all; () where none asks for it yet. A test holds it against real
 processes, and docs/extend/processes.md shows it."""
@@ -73,6 +73,7 @@ _BASES = {
     "modulm.lora_resolvers": "modulm.interfaces.lora:LoRAResolver",
     "modulm.quantization": "modulm.interfaces.quantization:QuantizationScheme",
     "modulm.reasoning_parsers": "modulm.interfaces.parsers:ReasoningParser",
+    "modulm.speculators": "modulm.interfaces.speculator:Speculator",
     "modulm.tool_parsers": "modulm.interfaces.parsers:ToolParser",
     "modulm.structured_output": "modulm.interfaces.structured:StructuredOutputBackend",
     PLATFORM: "modulm.interfaces.platform:Platform",

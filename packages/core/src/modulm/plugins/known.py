@@ -108,11 +108,6 @@ KNOWN: dict[str, dict[str, str]] = {
         "step3p5": "modulm-parsers-reasoning",
     },
     "modulm.speculators": {
-        "dflash": "modulm-spec-decode",
-        "draft_model": "modulm-spec-decode",
-        "eagle": "modulm-spec-decode",
-        "eagle3": "modulm-spec-decode",
-        "medusa": "modulm-spec-decode",
         "ngram": "modulm-spec-decode",
         "suffix": "modulm-spec-decode",
     },

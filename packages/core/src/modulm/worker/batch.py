@@ -28,7 +28,8 @@ class Step:
         query_start: int32 [num_seqs + 1]; sequence i owns tokens query_start[i] .. query_start[i + 1] - 1.
         rows: Batch row of each scheduled sequence.
         sampling: Which of the scheduled sequences get a new token, ascending.
-        last_tokens: int64 [len(sampling)], the last token of each of those, among the step's.
+        last_tokens: int64 [len(sampling)], the newest token of each of those, among the step's.
+        drafts: What stands behind the newest token of each of those; None where nobody has any.
     """
 
     token_ids: np.ndarray
@@ -39,6 +40,7 @@ class Step:
     rows: list[int]
     sampling: list[int]
     last_tokens: np.ndarray
+    drafts: list[list[int]] | None
 
 
 class Batch:
@@ -127,15 +129,17 @@ class Batch:
         scheduled = plan.scheduled
         rows: list[int] = []
         starts, ends, lengths = rows.copy(), rows.copy(), rows.copy()
+        num_drafts = 0
         for s in scheduled:
             row, start = self._row_of[s.request_id], s.start
             rows.append(row)
             starts.append(start)
             ends.append(start + s.num_tokens)
-            lengths.append(self.rows[row].num_tokens)
+            lengths.append(self.rows[row].num_tokens + len(s.draft_token_ids))
+            num_drafts += len(s.draft_token_ids)
         sampling = [i for i, end in enumerate(ends) if end == lengths[i]]
         assert sampling == [i for i, s in enumerate(scheduled) if s.samples], "the plan counts tokens otherwise"
-        token_rows = None
+        token_rows, drafts = None, None
         if sum(ends) - sum(starts) == len(rows):
             token_ids = [self.rows[row].token(start) for row, start in zip(rows, starts, strict=True)]
             positions, sequence_lengths = np.array(starts, dtype=np.int64), np.array(lengths, dtype=np.int64)
@@ -143,8 +147,12 @@ class Batch:
                 self._singles = _singles(len(rows))
             query_start, last_tokens = self._singles
         else:
-            each = zip(rows, starts, ends, strict=True)
-            token_ids = [token for row, start, end in each for token in self.rows[row].tokens(start, end)]
+            each = zip(rows, starts, ends, scheduled, strict=True)
+            token_ids = [
+                token
+                for row, start, end, s in each
+                for token in (*self.rows[row].tokens(start, end), *s.draft_token_ids)
+            ]
             counts = np.subtract(ends, starts)
             query_start = np.zeros(len(rows) + 1, dtype=np.int32)
             query_start[1:] = np.cumsum(counts)
@@ -152,6 +160,12 @@ class Batch:
             token_rows = np.repeat(rows, counts)
             positions = np.arange(query_start[-1]) + np.repeat(starts - query_start[:-1], counts)
             sequence_lengths = np.repeat(lengths, counts)
+            if num_drafts:
+                drafts = [scheduled[i].draft_token_ids for i in sampling]
+                drafted = np.array([len(s.draft_token_ids) for s in scheduled])
+                last_tokens = last_tokens - drafted
+                # Without drafts each would be the last of its sequence when it is computed.
+                sequence_lengths = np.maximum(sequence_lengths - np.repeat(drafted, counts), positions + 1)
         seq_lens = np.array(ends, dtype=np.int32)
         return Step(
             token_ids=np.array(token_ids, dtype=np.int64),
@@ -173,10 +187,11 @@ class Batch:
             rows=rows,
             sampling=sampling,
             last_tokens=last_tokens if len(sampling) == len(rows) else last_tokens[sampling],
+            drafts=drafts,
         )
 
     def append(self, rows: Iterable[int], token_ids: list[int]) -> None:
-        """Add one sampled token to each of the rows, which must differ."""
+        """Add a sampled token to each of the rows; to one that occurs again, another."""
         for row, token_id in zip(rows, token_ids, strict=True):
             self.rows[row].append(token_id)
 

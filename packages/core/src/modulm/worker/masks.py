@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from modulm.worker.row import Row
+from modulm.worker.row import DraftedRow, Row
 
 Shifts = tuple[np.ndarray, np.ndarray, np.ndarray]
 """(rows, ids, values): what is added to which logits; -inf forbids."""
@@ -45,7 +45,7 @@ def _shifts(triples: list[tuple[int, int, float]]) -> Shifts | None:
     return np.array(rows, dtype=np.int64), np.array(ids, dtype=np.int64), limited.astype(np.float32)
 
 
-def completing_ids(row: Row) -> list[int]:
+def completing_ids(row: Row | DraftedRow) -> list[int]:
     """Return every token that would complete a bad word; only the output counts as its beginning."""
     output_ids = row.output_ids
     return [last for first, last in row.bad_words if not first or output_ids[-len(first) :] == first]

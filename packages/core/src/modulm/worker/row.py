@@ -49,6 +49,11 @@ class Row:
             self.counts = TokenCounts(prompt_ids if params.repetition_penalty != 1 else [], self.output_ids)
 
     @property
+    def num_outputs(self) -> int:
+        """Tokens of the output."""
+        return len(self.output_ids)
+
+    @property
     def num_tokens(self) -> int:
         """Tokens of prompt and output."""
         return len(self.prompt_ids) + len(self.output_ids)
@@ -83,3 +88,27 @@ class Row:
             NO_LOGPROBS if params.logprobs is None else params.logprobs,
             self.seed,
         )
+
+
+class DraftedRow:
+    """A sequence behind tokens that are only drafted, as far as sampling looks at it; for one step."""
+
+    __slots__ = ("_drafted", "_row", "bad_words", "counts", "num_outputs", "num_tokens", "request")
+
+    def __init__(self, row: Row, drafted: list[int]) -> None:
+        self._row = row
+        self._drafted = drafted
+        self.request = row.request
+        self.bad_words = row.bad_words
+        self.num_tokens = row.num_tokens + len(drafted)
+        self.num_outputs = row.num_outputs + len(drafted)
+        self.counts = row.counts
+        if row.counts is not None and drafted:
+            self.counts = row.counts.copy()
+            for token in drafted:
+                self.counts.add(token)
+
+    @property
+    def output_ids(self) -> list[int]:
+        """Output and drafts."""
+        return self._row.output_ids + self._drafted

@@ -10,8 +10,10 @@ import numpy as np
 from modulm.interrupts import released
 from modulm.types import Plan, SampledTokens, StepResult, TokenLogprobs
 from modulm.worker.batch import Batch, Step
+from modulm.worker.drafting import Drafter
 from modulm.worker.row import NO_LOGPROBS
 from modulm.worker.sampler import Sampler
+from modulm.worker.targets import Targets
 
 if TYPE_CHECKING:
     from modulm.worker.program import Program
@@ -24,8 +26,11 @@ _NO_TOKEN = "No token can be chosen: the logits are not finite (a number in the 
 class Runner:
     """Executes plans, one after the other, from one thread."""
 
-    def __init__(self, batch: Batch, program: "Program", sampler: Sampler, vocab_size: int) -> None:
+    def __init__(
+        self, batch: Batch, program: "Program", sampler: Sampler, vocab_size: int, drafter: Drafter | None = None
+    ) -> None:
         self._batch = batch
+        self._drafter = drafter
         self._program = program
         self._sampler = sampler
         self._rows_at_once = max(1, _SCORED_NUMBERS // vocab_size)
@@ -33,6 +38,8 @@ class Runner:
     def execute(self, plan: Plan) -> StepResult:
         """Run one step. When it raises, no sequence has advanced; the batch knows the plan's sequences and blocks."""
         self._sampler.update_state(self._batch.update(plan))
+        if self._drafter is not None and plan.forget:
+            self._drafter.forget(plan.forget)
         if not plan.scheduled:
             return StepResult()
         step = self._batch.step(plan)
@@ -65,23 +72,27 @@ class Runner:
     def _sample(self, hidden: Any, step: Step, sampled: list[SampledTokens], masks: Any) -> None:
         if not step.sampling:
             return
-        rows = [step.rows[i] for i in step.sampling]
-        logits = self._program.logits(hidden, step.last_tokens)
-        allowed = None
-        if masks is not None:
-            entry_rows = {entry: at for at, entry in enumerate(step.sampling)}
-            allowed = (np.array([entry_rows[entry] for entry in masks.entries], dtype=np.int64), masks.wait())
-        token_ids, logprobs = self._sampler.sample(logits, rows, allowed)
-        for i, token_id in zip(step.sampling, token_ids, strict=True):
-            if token_id < 0:
+        targets = Targets(step, masks, verify=self._sampler.knows_drafts)
+        logits = self._program.logits(hidden, targets.index)
+        token_ids, logprobs = self._sampler.sample(logits, targets.rows, targets.allowed(), targets.drafted)
+        rows: list[int] = []
+        tokens: list[int] = []
+        for i, first, end in targets.taken(token_ids):
+            if first == end:
                 sampled[i].error = _NO_TOKEN
-            else:
-                sampled[i].token_ids = [token_id]
-        if logprobs is not None:
-            for i, token_id, entry in zip(step.sampling, token_ids, logprobs, strict=True):
-                if entry is not None and token_id >= 0:
-                    sampled[i].logprobs = [entry]
-        if min(token_ids) < 0:
-            rows = [row for row, token_id in zip(rows, token_ids, strict=True) if token_id >= 0]
-            token_ids = [token_id for token_id in token_ids if token_id >= 0]
-        self._batch.append(rows, token_ids)
+                continue
+            sampled[i].token_ids = token_ids[first:end]
+            rows += targets.rows[first:end]
+            tokens += token_ids[first:end]
+            if logprobs is not None and logprobs[first] is not None:
+                sampled[i].logprobs = [entry for entry in logprobs[first:end] if entry is not None]
+        self._batch.append(rows, tokens)
+        if self._drafter is not None and self._sampler.knows_drafts:
+            self._propose(step, sampled)
+
+    def _propose(self, step: Step, sampled: list[SampledTokens]) -> None:
+        assert self._drafter is not None
+        going = [i for i in step.sampling if sampled[i].error is None]
+        proposals = self._drafter.propose([self._batch.rows[step.rows[i]] for i in going])
+        for i, proposed in zip(going, proposals, strict=True):
+            sampled[i].draft_token_ids = proposed

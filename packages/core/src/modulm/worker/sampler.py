@@ -17,7 +17,7 @@ from modulm.types import TokenLogprobs
 from modulm.worker.batch import Batch
 from modulm.worker.logits import Processors
 from modulm.worker.randomness import uniform
-from modulm.worker.sampling_state import SamplingState
+from modulm.worker.sampling_state import Drafted, SamplingState
 
 Allowed = tuple[np.ndarray, np.ndarray]
 """Rows int64 [n], and masks uint32 [n, words] as `SamplingKernels.mask` takes them."""
@@ -60,15 +60,23 @@ class Sampler:
         """Tell the processors how the batch changed; call after every `Batch.update`."""
         self._processors.update_state(batch_update)
 
-    def sample(self, logits: Any, rows: list[int], allowed: Allowed | None = None) -> Sampled:
+    @property
+    def knows_drafts(self) -> bool:
+        """Whether it can tell what comes behind drafts: processors are told of tokens that came, and of no others."""
+        return not (self._processors.shifts or self._processors.narrows)
+
+    def sample(
+        self, logits: Any, rows: list[int], allowed: Allowed | None = None, drafted: Drafted | None = None
+    ) -> Sampled:
         """Return a token for each row of the logits.
 
         Args:
             logits: float32 [n, vocab_size], contiguous; used up.
             rows: The batch row of each.
             allowed: Rows of the logits with structured output, and a mask for each.
+            drafted: For each, the drafts that stand before it; needs `knows_drafts`.
         """
-        state = self._state_of(rows, logits.shape[-1])
+        state = self._state_of(rows, logits.shape[-1], drafted)
         raw, raw_rows = logits, state.scored
         if state.shifts or self._processors.shifts or allowed is not None:
             if len(state.scored):
@@ -94,7 +102,9 @@ class Sampler:
         ids = np.asarray(token_ids, dtype=np.int64)
         return _entries(self._kernels.scores(logits, np.arange(count), ids, tops), ids, tops)
 
-    def _state_of(self, rows: list[int], vocab_size: int) -> SamplingState:
+    def _state_of(self, rows: list[int], vocab_size: int, drafted: Drafted | None) -> SamplingState:
+        if drafted is not None:
+            return SamplingState(self._batch, np.array(rows, dtype=np.int64), vocab_size, drafted)
         key = (self._batch.version, rows, vocab_size)
         if self._state is None or key != self._key:
             self._state = SamplingState(self._batch, np.array(rows, dtype=np.int64), vocab_size)

@@ -4,6 +4,7 @@ Knows requests, no logits; `sampler.py` says in which order things are done, sam
 """
 
 import math
+from collections.abc import Sequence
 from functools import cached_property
 
 import numpy as np
@@ -13,13 +14,15 @@ from modulm.worker.batch import Batch
 from modulm.worker.masks import allowed_bits, biases, completing_ids, forbidden
 from modulm.worker.penalties import PenalisedRows
 from modulm.worker.randomness import mixed
-from modulm.worker.row import NO_LOGPROBS, Row
+from modulm.worker.row import NO_LOGPROBS, DraftedRow, Row
 
+Drafted = Sequence[list[int]]
+"""For each row of the logits, the tokens that are only drafted and stand before it."""
 _LARGEST = np.finfo(np.float32).max
 
 
 class SamplingState:
-    """Rows of the logits are counted from 0 in the order of `rows`, the batch's.
+    """Rows of the logits are counted from 0 in the order of `rows`, the batch's; `drafted` is what stands before each.
 
     Attributes:
         rows: int64, the batch rows.
@@ -32,9 +35,13 @@ class SamplingState:
         shifts: Whether `shift` may do anything.
     """
 
-    def __init__(self, batch: Batch, rows: np.ndarray, vocab_size: int) -> None:
+    def __init__(self, batch: Batch, rows: np.ndarray, vocab_size: int, drafted: Drafted | None = None) -> None:
         parameters = batch.parameters[rows]
-        sequences = [batch.rows[row] for row in rows.tolist()]
+        sequences: list[Row | DraftedRow] = [batch.rows[row] for row in rows.tolist()]
+        if drafted is not None:
+            sequences = [
+                DraftedRow(batch.rows[row], tokens) for row, tokens in zip(rows.tolist(), drafted, strict=True)
+            ]
         self.rows = rows
         self._vocab_size = vocab_size
         is_random = parameters["temperature"] > 0
@@ -55,14 +62,14 @@ class SamplingState:
             or self._penalised is not None
         )
 
-    def _read(self, sequences: list[Row], parameters: np.ndarray) -> None:
+    def _read(self, sequences: list[Row | DraftedRow], parameters: np.ndarray) -> None:
         requests = {at: row.request for at, row in enumerate(sequences)}
         allowed = {at: r.params.allowed_token_ids for at, r in requests.items() if r.params.allowed_token_ids}
         self._allowed_at = np.array(list(allowed), dtype=np.int64)
         self._allowed = allowed_bits(list(allowed.values()), self._vocab_size)
         self._bad_words = {at: row for at, row in enumerate(sequences) if row.bad_words}
         self._unfinished = {
-            at: row for at, row in enumerate(sequences) if len(row.output_ids) < row.request.params.min_tokens
+            at: row for at, row in enumerate(sequences) if row.num_outputs < row.request.params.min_tokens
         }
         self._endings = self._ending_ids()
         by_row = {at: r.params.logit_bias for at, r in requests.items() if r.params.logit_bias}
@@ -91,7 +98,7 @@ class SamplingState:
             kernels.bias(logits, *self._biases)
 
     def _forbid_endings(self, kernels: SamplingKernels, logits: object) -> None:
-        done = [at for at, row in self._unfinished.items() if len(row.output_ids) >= row.request.params.min_tokens]
+        done = [at for at, row in self._unfinished.items() if row.num_outputs >= row.request.params.min_tokens]
         if done:
             for at in done:
                 del self._unfinished[at]

@@ -31,6 +31,13 @@ class TokenCounts:
             self._size += 1
         self._counts[place] += 1.0
 
+    def copy(self) -> "TokenCounts":
+        """Return counts that go on by themselves."""
+        made = TokenCounts((), ())
+        made._ids, made._counts = self._ids.copy(), self._counts.copy()
+        made._size, made._place = self._size, self._place.copy()
+        return made
+
     def _grow(self) -> None:
         room = max(64, len(self._ids))
         self._ids = np.concatenate([self._ids, np.zeros(room, dtype=np.int64)])

@@ -20,9 +20,11 @@ from modulm.interfaces.sampling import SamplingKernels
 from modulm.log import logger
 from modulm.programs import SavedModel
 from modulm.reference.sampling_numpy import NumpySampling
+from modulm.speculation import Speculation
 from modulm.types import KVLayout, Plan, StepResult
 from modulm.worker.attention_layers import AttentionLayers
 from modulm.worker.batch import Batch
+from modulm.worker.drafting import Drafter
 from modulm.worker.groups import Grouping, grouped
 from modulm.worker.kv_budget import num_blocks
 from modulm.worker.kv_memory import as_tensors, device_caches, host_caches
@@ -54,6 +56,7 @@ class Worker:
         progress: Told (done, total) while tensors load.
         saved: What an earlier process recorded of this model.
         key: Under which to save what is recorded now; None does not.
+        speculation: A speculator to be made; None for no drafts but those of grammars.
 
     Attributes:
         shares_prefixes: Whether the keys and values of a prefix are the same in every sequence that begins with it.
@@ -74,6 +77,7 @@ class Worker:
         progress: Progress | None = None,
         saved: SavedModel | None = None,
         key: str | None = None,
+        speculation: Speculation | None = None,
     ) -> None:
 
         precision = None if config.kernel_precision == "auto" else config.kernel_precision
@@ -111,7 +115,8 @@ class Worker:
                 model = load(model_class(), why_eager=how)
             program = _eager_program(model.module, memory, platform, config.cpu_threads)
         sampler = Sampler(config, batch, _sampling(kernels, platform), device=device, processors=logits_processors)
-        self._runner: Runner | None = Runner(batch, program, sampler, model_config.vocab_size)
+        drafter = _drafter(speculation, config, model_config)
+        self._runner: Runner | None = Runner(batch, program, sampler, model_config.vocab_size, drafter)
         self._description = {
             "device": device,
             "dtype": model_config.dtype,
@@ -126,6 +131,8 @@ class Worker:
             "weights by kernel": dict(source.choices),
             "program": how,
         }
+        if speculation is not None:
+            self._description["drafts"] = f"{speculation.choice.name}: up to {speculation.num_tokens} tokens"
         _log.info("%s", "; ".join(f"{name}: {value}" for name, value in self._description.items()))
 
     def describe(self) -> dict[str, Any]:
@@ -207,6 +214,22 @@ def _sampling(kernels: Sequence[KernelProvider], platform: Platform) -> Sampling
 
         return TorchSampling(platform.device())
     return next((found for provider in kernels if (found := provider.sampling()) is not None), NumpySampling())
+
+
+def _drafter(speculation: Speculation | None, config: EngineConfig, model_config: ModelConfig) -> Drafter | None:
+    if speculation is None:
+        return None
+    vocab_size = model_config.vocab_size
+    speculator = speculation.make(
+        vocab_size=vocab_size, max_model_len=model_config.max_model_len, max_num_seqs=config.max_num_seqs
+    )
+    return Drafter(
+        speculator,
+        asked=speculation.asked,
+        num_tokens=speculation.num_tokens,
+        vocab_size=vocab_size,
+        on_failure=speculation.failed,
+    )
 
 
 def _batch(config: EngineConfig, max_model_len: int, windows: list[int | None]) -> Batch:

@@ -97,6 +97,7 @@ class FakeExecutor(Executor):
     Attributes:
         fail: "before" or "after" (writing half of the step) makes the next step raise `EngineError`.
         errors: Ids whose next sampled token is an error instead.
+        draft: What a speculator would propose: called with request and output so far.
         plans: Every plan that was executed.
     """
 
@@ -107,6 +108,7 @@ class FakeExecutor(Executor):
         self.plans = []
         self.fail = None
         self.errors = set()
+        self.draft = lambda request, output: []
         self.is_shut_down = False
 
     def kv_layout(self):
@@ -137,11 +139,13 @@ class FakeExecutor(Executor):
         assert sequence.num_computed in (None, scheduled.start)
         end = scheduled.start + scheduled.num_tokens
         assert scheduled.num_tokens > 0
-        assert end <= len(sequence.token_ids)
-        sequence.num_computed = end
+        token_ids = sequence.token_ids + scheduled.draft_token_ids
+        assert end <= len(token_ids)
+        assert end == len(token_ids) or not scheduled.draft_token_ids
+        sequence.num_computed = end - len(scheduled.draft_token_ids)
         for table, new in zip(sequence.tables, scheduled.new_block_ids, strict=True):
             table.extend(new)
-        written = _fingerprints(sequence.request, sequence.token_ids[:end], len(sequence.tables))
+        written = _fingerprints(sequence.request, token_ids[:end], len(sequence.tables))
         for table, values in zip(sequence.tables, written, strict=True):
             for position in range(scheduled.start, end):
                 slot = self._slot(table, position)
@@ -155,7 +159,21 @@ class FakeExecutor(Executor):
 
     def _read(self, scheduled):
         sequence = self.sequences[scheduled.request_id]
-        end = scheduled.start + scheduled.num_tokens
+        answer = self._answer(sequence, scheduled, self._seen(sequence, scheduled, []))
+        for number, draft in enumerate(scheduled.draft_token_ids, 1):
+            if not answer.token_ids or answer.token_ids[-1] != draft:
+                break
+            sequence.num_computed += 1
+            drafted = scheduled.draft_token_ids[:number]
+            answer.token_ids += self._answer(sequence, scheduled, self._seen(sequence, scheduled, drafted)).token_ids
+        if answer.token_ids:
+            num_prompt = len(sequence.request.prompt_token_ids)
+            answer.draft_token_ids = self.draft(sequence.request, sequence.token_ids[num_prompt:])
+        return answer
+
+    def _seen(self, sequence, scheduled, drafted):
+        """What is read behind these drafts, of what the step has written."""
+        end = scheduled.start + scheduled.num_tokens - len(scheduled.draft_token_ids) + len(drafted)
         expected = _fingerprints(sequence.request, sequence.token_ids[:end], len(sequence.tables))
         seen = []
         for table, values, group in zip(sequence.tables, expected, self.layout.groups, strict=True):
@@ -163,10 +181,10 @@ class FakeExecutor(Executor):
             read = [self.store.get(self._slot(table, p)) for p in range(first, end)]
             assert read == values[first:end], f"{scheduled.request_id} reads what is not its own"
             seen.append(read[_first_visible(end - 1, group.sliding_window) - first :])
-        return self._answer(sequence, scheduled, seen)
+        return seen
 
     def _answer(self, sequence, scheduled, seen):
-        request, end = sequence.request, scheduled.start + scheduled.num_tokens
+        request, end = sequence.request, sequence.num_computed
         assert scheduled.samples == (end == len(sequence.token_ids))
         answer = SampledTokens(request_id=request.request_id)
         if scheduled.samples:

@@ -104,7 +104,7 @@ class Digits(StructuredOutputBackend):
 
 
 class Least(Executor):
-    """Samples the least token that a plan allows; `stubborn` does not look."""
+    """Samples the least token that a plan allows, drafts verified; `stubborn` does not look."""
 
     def __init__(self):
         self.plans, self.stubborn = [], False
@@ -116,16 +116,23 @@ class Least(Executor):
         self.plans.append(plan)
         by_entry = {}
         if plan.masks is not None:
-            by_entry = dict(zip(plan.masks.entries, plan.masks.wait(), strict=True))
+            rows = iter(plan.masks.wait())
+            for entry in plan.masks.entries:
+                by_entry[entry] = [next(rows) for _ in range(1 + len(plan.scheduled[entry].draft_token_ids))]
+            assert next(rows, None) is None
         return StepResult(sampled=[self._sampled(entry, each, by_entry) for entry, each in enumerate(plan.scheduled)])
 
     def _sampled(self, entry, scheduled, by_entry):
         if not scheduled.samples:
             return SampledTokens(request_id=scheduled.request_id)
-        token = 9
-        if entry in by_entry and not self.stubborn:
-            token = next(t for t in range(40) if by_entry[entry][t // 32] >> np.uint32(t % 32) & np.uint32(1))
-        return SampledTokens(request_id=scheduled.request_id, token_ids=[token])
+        if entry not in by_entry or self.stubborn:
+            return SampledTokens(request_id=scheduled.request_id, token_ids=[9])
+        token_ids = []
+        for mask, draft in zip(by_entry[entry], [*scheduled.draft_token_ids, None], strict=True):
+            token_ids += [t for t in range(40) if mask[t // 32] >> np.uint32(t % 32) & np.uint32(1)][:1]
+            if not token_ids or token_ids[-1] != draft:
+                break
+        return SampledTokens(request_id=scheduled.request_id, token_ids=token_ids)
 
     def shutdown(self): ...
 
@@ -314,3 +321,36 @@ def test_no_backend_installed_names_the_packages(monkeypatch):
     engine = Engine(EngineConfig(model="m"), Least(), max_model_len=100, grammars=Grammars(lambda: VOCABULARY))
     assert "pip install modulm-structured-guidance" in run(engine, request("a", choice=["1"]))["a"][1].error
     engine.shutdown()
+
+
+class Jumping(Choice):
+    """Says what must come, as far as all texts agree; `over` says more than that."""
+
+    over = 0
+
+    def forced(self):
+        rest = [text[len(self.done) :] for text in self.texts if text.startswith(self.done)]
+        common = [letters[0] for letters in zip(*rest, strict=False) if len(set(letters)) == 1]
+        agreed = next((i for i, letters in enumerate(zip(*rest, strict=False)) if len(set(letters)) > 1), len(common))
+        return [int(digit) for digit in min(rest)[: agreed + self.over]]
+
+
+@pytest.mark.parametrize("over", [0, 1, 9])
+def test_what_must_come_takes_one_step_and_a_guess_changes_nothing(engine, monkeypatch, over):
+    """Choices that part in the middle; a backend that also says what may not come costs its own steps only."""
+    monkeypatch.setattr(Digits, "grammar", type("Jumping", (Jumping,), {"over": over}))
+    asked = {"a": ["123456"], "b": ["11185", "11179"], "c": ["5"], "d": ["98", "9"]}
+    got = run(engine, *(request(name, choice=choice, prompt=(1,)) for name, choice in asked.items()))
+    assert {name: text for name, (text, _) in got.items()} == {"a": "123456", "b": "11179", "c": "5", "d": "98"}
+    assert all(output.finish_reason == "stop" for _, output in got.values())
+    drafted = [(s.request_id, len(s.draft_token_ids)) for plan in engine._executor.plans for s in plan.scheduled]
+    assert any(name == "a" and count > 1 for name, count in drafted), "as the budget leaves"
+    assert engine.stats().scheduler.spec_decoding_stats is None, "no speculator was at work"
+
+
+def test_without_jump_forward_nothing_is_drafted(engine, monkeypatch):
+    monkeypatch.setattr(Digits, "grammar", Jumping)
+    config = EngineConfig(model="m", enable_jump_forward=False)
+    plain = Engine(config, engine._executor, max_model_len=100, grammars=engine._grammars)
+    assert run(plain, request("a", choice=["123456"]))["a"][0] == "123456"
+    assert not any(s.draft_token_ids for plan in engine._executor.plans for s in plan.scheduled)

@@ -25,6 +25,7 @@ class Trace:
     aborts: dict[str, tuple[int, bool]]
     fail_steps: dict[int, str]
     errors: set[str]
+    drafting: str = "nothing"
     outputs: dict[str, list] = field(default_factory=dict)
 
 
@@ -77,6 +78,7 @@ def _traces(draw, sim):
         aborts=aborts,
         fail_steps=fail_steps,
         errors=errors,
+        drafting=draw(st.sampled_from(["nothing", "right", "wrong", "mixed"])),
     )
 
 
@@ -117,6 +119,8 @@ def _abort(trace, scheduler, step, *, in_flight):
 def _check_plan(trace, scheduler, plan):
     assert sum(s.num_tokens for s in plan.scheduled) <= trace.config.max_num_batched_tokens
     assert len(scheduler.running) <= trace.config.max_num_seqs
+    total = {r.request_id: len(r.prompt_token_ids) + r.max_tokens for _, r in trace.arrivals}
+    assert all(s.start + s.num_tokens < total[s.request_id] for s in plan.scheduled), "a token that cannot come"
     ids = [s.request_id for s in plan.scheduled]
     assert len(set(ids)) == len(ids)
     if not trace.config.enable_chunked_prefill:
@@ -126,9 +130,22 @@ def _check_plan(trace, scheduler, plan):
         assert scheduler.running[-1].order < scheduler.waiting[0].order, "overtaken"
 
 
+def _speculator(sim, trace):
+    """One that knows everything, one that knows nothing, and one that is right every other time, or for a while."""
+
+    def draft(request, output):
+        right = sim.expected_output(request, trace.layout)[0][len(output) :] + [1, 2, 3]
+        wrong = [(token + 1) % sim.VOCABULARY for token in right]
+        mixed = right[: len(output) % 3] + wrong
+        return {"nothing": [], "right": right, "wrong": wrong, "mixed": mixed}[trace.drafting][: 1 + len(output) % 6]
+
+    return draft
+
+
 def _play(sim, trace):
     scheduler, executor = Scheduler(trace.config, trace.layout), sim.FakeExecutor(trace.layout)
     executor.errors = trace.errors
+    executor.draft = _speculator(sim, trace)
     last_arrival = max(step for step, _ in trace.arrivals)
     for step in range(3000):
         _arrive(trace, scheduler, step)

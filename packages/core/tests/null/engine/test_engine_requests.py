@@ -8,8 +8,8 @@ from modulm.types import SampledTokens, StepResult
 class _Scripted:
     """Gives each sequence the tokens of its script, several at a time where it says so."""
 
-    def __init__(self, sim, *script):
-        self.layout, self.script = sim.make_layout(), list(script)
+    def __init__(self, sim, *script, drafts):
+        self.layout, self.script, self.drafts = sim.make_layout(), list(script), list(drafts)
 
     def kv_layout(self):
         return self.layout
@@ -17,16 +17,23 @@ class _Scripted:
     def execute(self, plan):
         assert all(s.samples for s in plan.scheduled)
         return StepResult(
-            sampled=[SampledTokens(request_id=s.request_id, token_ids=self.script.pop(0)) for s in plan.scheduled]
+            sampled=[
+                SampledTokens(
+                    request_id=s.request_id,
+                    token_ids=self.script.pop(0),
+                    draft_token_ids=self.drafts.pop(0) if self.drafts else [],
+                )
+                for s in plan.scheduled
+            ]
         )
 
     def shutdown(self):
         pass
 
 
-def _run_script(sim, request, *script):
+def _run_script(sim, request, *script, drafts=()):
     engine, _ = sim.make_engine()
-    engine._executor = _Scripted(sim, *script)
+    engine._executor = _Scripted(sim, *script, drafts=drafts)
     engine.submit(request)
     return sim.run(engine)[request.request_id]
 
@@ -107,10 +114,17 @@ def test_a_stop_token_at_the_limit_counts_as_stop(sim):
 
 
 def test_several_tokens_of_one_step_are_cut_at_the_end(sim):
-    outputs = _run_script(sim, sim.make_request("r", [1], 9, stop_token_ids=[5]), [1, 2], [3, 5, 6])
-    assert sim.joined(outputs) == ([1, 2, 3, 5], "stop")
-    outputs = _run_script(sim, sim.make_request("r", [1], 4), [1, 2], [3, 4, 6])
-    assert sim.joined(outputs) == ([1, 2, 3, 4], "length")
+    request = sim.make_request("r", [1], 9, stop_token_ids=[5])
+    outputs = _run_script(sim, request, [2], [3, 5, 6], drafts=[[3, 5, 7]])
+    assert sim.joined(outputs) == ([2, 3, 5], "stop")
+    outputs = _run_script(sim, sim.make_request("r", [1], 4), [2], [3, 4, 6], drafts=[[3, 4, 6, 6, 6]])
+    assert sim.joined(outputs) == ([2, 3, 4, 6], "length")
+
+
+def test_tokens_that_were_not_drafted_are_a_fault_of_the_executor(sim):
+    (*_, output) = _run_script(sim, sim.make_request("r", [1], 9), [2], [3, 4], drafts=[[5, 4]])
+    assert output.finish_reason == "error"
+    assert "not drafted" in output.error
 
 
 def test_an_executor_that_samples_nothing_is_reported(sim):

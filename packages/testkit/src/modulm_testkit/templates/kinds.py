@@ -22,19 +22,17 @@ class Kind:
             in `modulm-quant-awq`.
         requires: What its code imports, beside modulm.
         core, kit: The distributions with the extras that it and its tests need.
-        missing: Why no package can be written yet; empty where one can.
     """
 
     description: str
     group: str
-    entry: str = ""
+    entry: str
     entry_name: str = "$name"
     noun: str = ""
     prefix: str = ""
     requires: tuple[str, ...] = ()
     core: str = "modulm-core"
     kit: str = "modulm-testkit"
-    missing: str = ""
 
 
 KINDS: dict[str, Kind] = {
@@ -96,7 +94,9 @@ KINDS: dict[str, Kind] = {
     "speculator": Kind(
         description="A speculator: proposes tokens that the model only has to confirm.",
         group="modulm.speculators",
-        missing="core has no contract for speculators",
+        entry="speculator:${camel}Speculator",
+        noun="Speculator",
+        prefix="spec",
     ),
     "lora-resolver": Kind(
         description="A LoRA resolver: finds adapters by name, in a folder.",

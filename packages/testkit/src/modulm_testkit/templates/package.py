@@ -28,9 +28,7 @@ class Templates:
     @property
     def kinds(self) -> Mapping[str, str]:
         """Every kind with one line about it."""
-        return {
-            kind: one.description + (f" Not yet: {one.missing}." if one.missing else "") for kind, one in KINDS.items()
-        }
+        return {kind: one.description for kind, one in KINDS.items()}
 
     @property
     def licenses(self) -> tuple[str, ...]:
@@ -71,14 +69,7 @@ def _kind(kind: str) -> Kind:
     if kind not in KINDS:
         hint = did_you_mean(kind, KINDS)
         raise ConfigError(f"KIND {kind!r} is unknown.{hint} There are: {', '.join(KINDS)}.")
-    one = KINDS[kind]
-    if one.missing:
-        written = ", ".join(name for name, each in KINDS.items() if not each.missing)
-        raise ConfigError(
-            f"A package of kind {kind!r} cannot be written: {one.missing} yet, so nothing would call it. There are: "
-            f"{written}. Wait for a release of modulm-core that publishes it."
-        )
-    return one
+    return KINDS[kind]
 
 
 def _need_empty(folder: Path) -> None:

@@ -125,17 +125,18 @@ class KVGroups:
                 if block:
                     self.pool.share(block)
 
-    def extend(self, tables: BlockTables, start: int, end: int) -> list[list[int]] | None:
+    def extend(self, tables: BlockTables, start: int, end: int, *, num_kept: int = 0) -> list[list[int]] | None:
         """Make room for computing positions start .. end - 1: the new blocks per group, or None if the pool is dry.
 
-        Blocks that no window reaches from `start` on are freed first, in either case.
+        It is dry when fewer than `num_kept` blocks would be left. Blocks that no window reaches from `start` on are
+        freed first, in either case.
         """
         if self._sliding:
             self._slide(tables, start)
         missing = -(-end // self.block_size) - tables.num_blocks
         if missing <= 0:
             return [[] for _ in tables.groups]
-        if missing * len(tables.groups) > self.pool.num_free:
+        if missing * len(tables.groups) + num_kept > self.pool.num_free:
             return None
         new = [self.pool.allocate(missing) for _ in tables.groups]
         for table, blocks in zip(tables.groups, new, strict=True):
