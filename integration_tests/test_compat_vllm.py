@@ -51,3 +51,29 @@ def test_custom_attention_gives_the_texts_of_modulms_own(installed):
     for name in ("MyFlashAttn", "MyOldAttn"):
         assert done.stderr.count(f"{name}Impl.forward: call 1,") == 30, "one implementation for each layer"
         assert done.stderr.count(f"{name}Impl.forward: call") == 30 * 12
+
+
+NAMES = """
+import json
+from vllm.reasoning import ReasoningParserManager
+from vllm.tool_parsers import ToolParserManager
+said = []
+for ask in (ReasoningParserManager.get_reasoning_parser, ToolParserManager.get_tool_parser):
+    try:
+        ask("no_such_parser")
+    except KeyError as error:
+        said.append(error.args[0])
+print(json.dumps([ReasoningParserManager.list_registered(), ToolParserManager.list_registered(), said]))
+"""
+
+
+def test_the_managers_list_the_parsers_of_modulms_packages():
+    done = subprocess.run([sys.executable, "-c", NAMES], capture_output=True, text=True, check=True)
+    *listed, said = json.loads(done.stdout.splitlines()[-1])
+    for package, kind, names, error in zip(
+        ("parsers-reasoning", "parsers-tools"), ("reasoning", "tool"), listed, said, strict=True
+    ):
+        project = tomllib.loads((ROOT / f"packages/{package}/pyproject.toml").read_text())["project"]
+        wanted = project["entry-points"][f"modulm.{kind}_parsers"]
+        assert set(wanted) <= set(names)
+        assert "parser 'no_such_parser' not found" in error and all(name in error for name in wanted)

@@ -10,12 +10,13 @@ from modulm.interfaces.parsers import ResponseContext, collect
 from modulm.plugins.registry import registry
 
 CASES = json.loads((Path(__file__).parent / "parsers_together.json").read_text())
+PARAMETERS = {"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "integer"}}}
 each_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case["tool"])
 
 
 def read(case, size, *, with_reasoning=True):
     """Return what a response is, in pieces of this size."""
-    context = ResponseContext(tools=[{"name": "get_weather"}], prompt=case["prompt"])
+    context = ResponseContext(tools=[{"name": "get_weather", "parameters": PARAMETERS}], prompt=case["prompt"])
     think = registry(REASONING).get(case["reasoning"])(context) if with_reasoning else None
     reader = ResponseReader(think, registry(TOOLS).get(case["tool"])(context), frozenset(), parallel=True)
     text = case["text"]

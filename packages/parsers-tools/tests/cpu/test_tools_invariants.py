@@ -1,4 +1,4 @@
-"""The testkit's suite, over every format. Its samples are the cases of formats/, which test_tools_formats.py judges."""
+"""The testkit's suite, over every format. Samples are the cases of null/formats/, judged by test_tools_formats.py."""
 
 import json
 import tomllib
@@ -20,7 +20,7 @@ TOOLS = [
 
 
 def conformance(name):
-    parser, cases = resolve_name(NAMES[name]), json.loads((HERE / f"formats/{name}.json").read_text())
+    parser, cases = resolve_name(NAMES[name]), json.loads((HERE.parent / f"null/formats/{name}.json").read_text())
     has_call = [case for case in cases if case["calls"]][:3]
     own = next((case["tools"] for case in has_call if "tools" in case), TOOLS)
     about = ResponseContext(tools=own)
