@@ -125,7 +125,7 @@ def test_a_budget_closes_the_thinking_and_the_answer_has_its_form(server, ask):
 
 
 def test_the_model_may_end_its_thinking_itself(ask):
-    """The form waits for the mark, however the tokens cut it, and holds right behind it."""
+    """B9: the form waits for the mark, however the tokens cut it, and holds right behind it."""
     for begin in ("Let me see.</think>", "a <b></think>", "{}</thin</think>"):
         reasoning, content, _, reason = ask(begin=begin, response_format=FORMAT)
         check(content)
@@ -133,6 +133,7 @@ def test_the_model_may_end_its_thinking_itself(ask):
 
 
 def test_without_thinking_the_form_holds_at_once(ask):
+    """B9."""
     reasoning, content, _, _ = ask(chat_template_kwargs={"enable_thinking": False}, response_format=FORMAT)
     assert reasoning == ""
     check(content)

@@ -6,7 +6,7 @@ for, streamed or not. Knows events; not the words of any API.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from modulm.config import EngineConfig
@@ -130,9 +130,11 @@ class Parsers:
         if not asked:
             return params, thinking, None
         kept = frozenset(token for parser in asked for token in parser.special_tokens)
+        # A forced call comes behind the thinking, so a call in the model's own format does not end it.
+        told = replace(context, tools=()) if parse.forced else context
 
         def make() -> ResponseReader:
-            reasoning = None if self.reasoning is None else self.reasoning(context)
+            reasoning = None if self.reasoning is None else self.reasoning(told)
             return ResponseReader(reasoning, None if tool is None else tool(context), kept, parallel=parse.parallel)
 
         return params, thinking, make

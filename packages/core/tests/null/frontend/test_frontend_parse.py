@@ -1,5 +1,7 @@
 """Parsers at work in the front end, with two plain formats: `<think>..</think>` and `<call>name</call>`."""
 
+from dataclasses import replace
+
 import pytest
 
 from modulm.config import EngineConfig
@@ -185,6 +187,19 @@ def test_stop_strings_end_the_answer_and_not_the_thinking(parsers, make_frontend
     parsed = collect(told.events)
     assert (parsed.reasoning, parsed.content, calls(parsed)) == ("one </s two", "b  x", ["f"])
     assert (told.finish_reason, told.stop_reason) == ("stop", "</s")
+
+
+def test_a_call_in_the_models_own_format_ends_no_thinking_before_a_forced_call(parsers, make_frontend, engine):
+    class CallsAmid(Think):
+        def read(self, text):
+            yield from text.copy(Reasoning, "</think>", *(["<call>"] if self.context.tools else []))
+
+    registry("modulm.reasoning_parsers").register("amid", CallsAmid)
+    frontend = make_frontend(reasoning_parser="amid", tool_call_parser="bare", max_model_len=400)
+    text = 'a <call>?</think>[{"name": "f", "parameters": {}}]'
+    parsed = collect(say(frontend, engine, text, replace(CALLS, forced="required")).events)
+    assert (parsed.reasoning, calls(parsed), parsed.content) == ("a <call>?", ["f"], "")
+    assert collect(say(frontend, engine, text, CALLS).events).reasoning == "a "
 
 
 def test_a_text_that_ends_within_a_mark_is_passed_on(parsers, make_frontend, engine):
