@@ -1,7 +1,8 @@
-"""Checkpoints of plain floats made FP8 while they load: `fp8_per_tensor`, `fp8_per_channel`, `fp8_per_block`.
+"""Checkpoints of plain floats made FP8 while they load: `fp8_per_tensor`, `fp8_per_channel`, `fp8_per_block`, `mxfp8`.
 
 Each weight is divided by the scale that brings its largest number to the largest of e4m3, 448, and rounded to the
-nearest: nothing is calibrated, and nothing searched. Knows layers by their names alone.
+nearest: nothing is calibrated, and nothing searched. MXFP8 has powers of two instead (OCP Microscaling Formats 1.0,
+section 6.3). Knows layers by their names alone.
 """
 
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -22,6 +23,7 @@ _PLAIN = ("lm_head", "embed_tokens", "gate", "router", "shared_expert_gate")
 """Last words of layers that are left alone, as in vLLM: embeddings, the output layer, and what chooses experts."""
 _FLOATS = ("float32", "bfloat16", "float16")
 _LARGEST = 448.0
+_TOP, _MX_BIAS = 8, 127
 _ROWS_AT_ONCE = 1024
 
 
@@ -38,9 +40,10 @@ def can_quantize(checkpoint: "Checkpoint") -> Support:
 
 
 class OnlineFP8(QuantizationScheme):
-    """Base of the three: `block` says how many rows and columns share a scale, 0 for all of them."""
+    """Base of all: `block` says how many rows and columns share a scale, 0 for all of them."""
 
     block: ClassVar[tuple[int, int]]
+    powers_of_two: ClassVar[bool] = False
 
     @classmethod
     def matches(cls, checkpoint: "Checkpoint") -> Support:
@@ -67,7 +70,10 @@ class OnlineFP8(QuantizationScheme):
         if _is_plain(module):
             return None
         expect(checkpoint, name, (out_features, in_features), _FLOATS, who=f"layer {module!r}, to be made {self.name},")
-        return rounded(checkpoint.tensor(name), self.block, f"Tensor {name!r} in {checkpoint.path}")
+        what = f"Tensor {name!r} in {checkpoint.path}"
+        if self.powers_of_two and in_features % self.block[1]:
+            raise CheckpointError(f"{what} has rows of {in_features}, which {self.name}'s groups of 32 do not divide.")
+        return rounded(checkpoint.tensor(name), self.block, what, powers_of_two=self.powers_of_two)
 
     def describe(self) -> dict[str, Any]:
         """Return how weights are made."""
@@ -95,13 +101,22 @@ class PerBlock(OnlineFP8):
     block: ClassVar[tuple[int, int]] = (128, 128)
 
 
-def rounded(numbers: np.ndarray, block: tuple[int, int], what: str) -> Float8:
+class MXFP8(OnlineFP8):
+    """One power of two for 32 inputs, which brings the largest to 256 or more; what is then above 448 becomes 448."""
+
+    name: ClassVar[str] = "mxfp8"
+    block: ClassVar[tuple[int, int]] = (1, 32)
+    powers_of_two: ClassVar[bool] = True
+
+
+def rounded(numbers: np.ndarray, block: tuple[int, int], what: str, *, powers_of_two: bool = False) -> Float8:
     """Return floats [out_features, in_features] as e4m3 with float32 scales.
 
     Args:
         numbers: Of any floating-point type.
         block: Rows and columns that share a scale; 0 for all.
         what: The tensor, for messages.
+        powers_of_two: Whether scales are those of microscaling.
 
     Raises:
         CheckpointError: A number is not finite.
@@ -111,7 +126,11 @@ def rounded(numbers: np.ndarray, block: tuple[int, int], what: str) -> Float8:
     largest = _largest(numbers, high, wide)
     if not np.isfinite(largest).all():
         raise CheckpointError(f"{what} holds a number that is NaN or infinite, which cannot be quantized.")
-    scales = np.where(largest > 0, largest / np.float32(_LARGEST), np.float32(1)).astype(np.float32)
+    whole = largest / np.float32(_LARGEST)
+    if powers_of_two:
+        exponents = np.frexp(largest)[1] - 1 - _TOP  # of the largest number, less that of the largest power of two
+        whole = np.ldexp(np.float32(1), np.clip(exponents, -_MX_BIAS, None))
+    scales = np.where(largest > 0, whole, np.float32(1)).astype(np.float32)
     scales[scales == 0] = np.finfo(np.float32).tiny  # of numbers that are all but zero
     data = np.empty((rows, columns), ml_dtypes.float8_e4m3fn)
     for start in range(0, rows, _ROWS_AT_ONCE):  # few at once: no second copy of the weight in float32

@@ -89,7 +89,7 @@ def test_experts(mixture, tmp_path):
     check(folder, read_by_transformers(folder), 2 * (2 + 4 * 2))
 
 
-@pytest.mark.parametrize("name", ["fp8", "fp8_per_tensor", "fp8_per_channel", "fp8_per_block"])
+@pytest.mark.parametrize("name", ["fp8", "fp8_per_tensor", "fp8_per_channel", "fp8_per_block", "mxfp8"])
 def test_plain_checkpoints_are_quantized_as_they_load(llama, name):
     """The oracle rounds with torch's own float8, in transformers' model."""
     theirs = AutoModelForCausalLM.from_pretrained(llama, dtype=torch.float32).eval()
@@ -98,6 +98,10 @@ def test_plain_checkpoints_are_quantized_as_they_load(llama, name):
             weight = layer.weight.data
             largest = weight.abs().amax(dim=1, keepdim=True) if name == "fp8_per_channel" else weight.abs().max()
             scale = largest / 448
+            if name == "mxfp8":
+                groups = weight.abs().unflatten(1, (-1, 32)).amax(-1)
+                scale = torch.exp2(groups.log2().floor() - 8).repeat_interleave(32, 1)
+                weight = weight.clamp(-448 * scale, 448 * scale)
             layer.weight.data = (weight / scale).to(torch.float8_e4m3fn).float() * scale
     check(llama, theirs, 8, quantization=name)
 

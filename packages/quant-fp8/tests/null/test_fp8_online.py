@@ -6,7 +6,7 @@ import pytest
 
 from modulm.errors import CheckpointError
 from modulm.interfaces.support import Accepted, Rejected
-from modulm_quant_fp8.online import PerBlock, PerChannel, PerTensor
+from modulm_quant_fp8.online import MXFP8, PerBlock, PerChannel, PerTensor
 from modulm_quant_fp8.scheme import FP8
 from modulm_testkit.fakes import MemoryCheckpoint
 from modulm_testkit.oracles.weights import dequantised, faults
@@ -54,6 +54,36 @@ def test_numbers_become_the_nearest(scheme, high, wide, dtype):
 def test_nothing_is_lost_of_tiny_numbers():
     numbers = np.full((4, 32), 1e-44, np.float32)
     assert np.isfinite(dequantised(made(PerTensor, numbers))).all()
+
+
+def test_powers_of_two():
+    """The numbers of OCP's rule: the largest power of two in a group, over 256; what 448 cannot reach becomes 448."""
+    numbers = np.zeros((3, 64), np.float32)
+    numbers[0, :4] = 1, -1.9, 0.3, 2.0**-12
+    numbers[0, 32:] = 3.0
+    numbers[1, 5] = 2.0**-140
+    weight = made(MXFP8, numbers)
+    assert not faults(weight)
+    np.testing.assert_array_equal(weight.scales, [[2.0**-8, 2.0**-7], [2.0**-127, 1], [1, 1]])
+    worth = dequantised(weight)
+    np.testing.assert_array_equal(worth[0, :4], [1, -448 / 256, 0.3125, 2.0**-12])
+    np.testing.assert_array_equal(worth[0, 32:], 3)
+    assert abs(worth[1, 5] - 2.0**-140) <= 2.0**-137  # half of e4m3's smallest step, at the smallest power of two
+
+
+def test_powers_of_two_round_to_the_nearest():
+    numbers = np.random.default_rng(3).normal(size=(200, 96)).astype(np.float32)
+    weight = made(MXFP8, numbers)
+    scales = np.exp2(np.floor(np.log2(np.abs(numbers.astype(np.float64)).reshape(200, 3, 32).max(-1))) - 8)
+    np.testing.assert_array_equal(weight.scales, scales)
+    wanted = np.clip(numbers / scales.repeat(32, axis=1), -448, 448)
+    nearest = np.abs(VALUES - wanted[..., None]).min(-1)
+    np.testing.assert_allclose(np.abs(dequantised(weight) / scales.repeat(32, axis=1) - wanted), nearest, atol=1e-4)
+
+
+def test_rows_of_whole_groups_alone():
+    with pytest.raises(CheckpointError, match=r"up_proj\.weight.*groups of 32"):
+        made(MXFP8, np.ones((4, 40), np.float32))
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 _E4M3 = ("float8_e4m3fn",)
 _NAN_EXPONENT = 255
-_FP4 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6], np.float32)
+FP4 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6], np.float32)
+"""What codes of e2m1 stand for."""
 _BLOCK = 128
 
 
@@ -163,7 +164,7 @@ def _nvfp4(group_size: int) -> Callable[[Layer], Codebook4]:
             group_size=group_size,
             codes=layer.checkpoint.tensor(layer.name("weight")),
             scales=scales.astype(np.float16),
-            codebook=_FP4 * layer.number("weight_scale_2"),
+            codebook=FP4 * layer.number("weight_scale_2"),
         )
 
     return weight

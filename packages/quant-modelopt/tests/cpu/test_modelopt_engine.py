@@ -150,6 +150,12 @@ def test_declared_in_a_file_of_its_own(llama, tmp_path):
     check(tmp_path / "m", theirs, {"Float8": 8}, bound=1e-4, kernel_precision="exact")
 
 
+def test_plain_checkpoints_become_nvfp4_as_they_load(llama, tmp_path):
+    """The oracle is what this file's own rounding gives, written nowhere."""
+    theirs = written(llama, tmp_path / "m", lambda module: "NVFP4", {"quant_algo": "NVFP4"})
+    check(llama, theirs, {"Codebook4": 14}, bound=1e-4, kernel_precision="exact", quantization="nvfp4_per_token")
+
+
 def test_unlike_parts_of_a_fused_layer_are_refused(llama, tmp_path):
     written(llama, tmp_path / "m", lambda module: None if "1.self_attn.v" in module else "FP8", {"quant_algo": "FP8"})
     with pytest.raises(CheckpointError, match="v_proj: not quantized"):

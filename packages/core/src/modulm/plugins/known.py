@@ -65,6 +65,8 @@ KNOWN: dict[str, dict[str, str]] = {
         "modelopt_mixed": "modulm-quant-modelopt",
         "modelopt_mxfp8": "modulm-quant-modelopt",
         "mxfp4": "modulm-quant-mxfp4",
+        "mxfp8": "modulm-quant-fp8",
+        "nvfp4_per_token": "modulm-quant-modelopt",
         "torchao": "modulm-quant-int8",
     },
     "modulm.reasoning_parsers": {
