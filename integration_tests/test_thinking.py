@@ -35,6 +35,7 @@ SCHEMA = {"type": "object", "properties": {"city": {"type": "string", "maxLength
           "required": ["city", "days"], "additionalProperties": False}  # fmt: skip
 FORMAT = {"type": "json_schema", "json_schema": {"name": "trip", "schema": SCHEMA, "strict": True}}
 TOOLS = [{"type": "function", "function": {"name": "book", "parameters": SCHEMA}}]
+STRICT = [{"type": "function", "function": {"name": "book", "parameters": SCHEMA, "strict": True}}]
 
 
 class Server:
@@ -63,7 +64,7 @@ class Server:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    served = Server(tmp_path_factory.mktemp("thinking"))
+    served = Server(tmp_path_factory.mktemp("thinking"), "--tool-call-parser=hermes", "--enable-auto-tool-choice")
     assert served.process.poll() is None, "".join(served.log)
     yield served
     served.process.terminate()
@@ -157,11 +158,28 @@ def test_a_budget_without_a_form(ask):
 
 def test_forced_calls_come_after_the_thinking(ask):
     for choice, reason in (("required", "tool_calls"), ({"type": "function", "function": {"name": "book"}}, "stop")):
-        reasoning, content, calls, why = ask(thinking_token_budget=8, tools=TOOLS, tool_choice=choice)
+        reasoning, content, calls, why = ask(
+            thinking_token_budget=8, tools=TOOLS, tool_choice=choice, parallel_tool_calls=False
+        )
         assert reasoning and (content, why) == ("", reason)
         for name, arguments in calls:
             assert name == "book"
             check(arguments)
+
+
+def test_a_strict_tool_is_called_by_its_schema_where_the_model_calls_it(ask):
+    """Hermes' format, begun by dictation; without a call the answer is free, or has its own form."""
+    begin = "Hm.</think>So: <tool_call>"
+    reasoning, content, calls, reason = ask(begin=begin, tools=STRICT, parallel_tool_calls=False)
+    assert (reasoning, content.strip(), reason) == ("Hm.", "So:", "tool_calls")
+    ((name, arguments),) = calls
+    assert name == "book"
+    check(arguments)
+    _, content, calls, _ = ask(begin="Hm.</think>So", tools=STRICT, max_tokens=12)
+    assert content.startswith("So") and not calls
+    _, content, calls, _ = ask(begin="Hm.</think>", tools=STRICT, response_format=FORMAT, parallel_tool_calls=False)
+    assert bool(content) != bool(calls)
+    check(content or calls[0][1])
 
 
 def test_completions_have_budgets_too(server):

@@ -10,3 +10,4 @@ class Granite20bFCToolParser(MarkedParser):
     """One object behind each mark, and nothing behind it."""
 
     starts = ("<function_call>",)
+    around = ("<function_call> ", "")

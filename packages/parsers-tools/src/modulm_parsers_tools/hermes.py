@@ -11,3 +11,4 @@ class HermesToolParser(MarkedParser):
 
     starts, ends = ("<tool_call>",), ("</tool_call>",)
     foreign_signs = ("<function=", "<arg_key>", "<parameter", "]<]minimax[>[")
+    around = ("<tool_call>\n", "\n</tool_call>")

@@ -10,3 +10,4 @@ class JambaToolParser(MarkedParser):
     """A list between two tags."""
 
     starts, ends = ("<tool_calls>",), ("</tool_calls>",)
+    around = ("<tool_calls>[", "]</tool_calls>")

@@ -10,6 +10,7 @@ from typing import ClassVar
 from modulm.interfaces.parsers import (
     CallArguments,
     CallStart,
+    CallText,
     Content,
     ResponseContext,
     TokenizerView,
@@ -30,6 +31,7 @@ class CallParser(TextParser, ToolParser):
         frames: Marks around an answer, which are left out of the content.
         name_key, argument_keys: Under which an object has the function's name and arguments.
         signs, foreign_signs: What a chat template of the format has, and what one of another that shares them.
+        around: What models write before and behind the object of a call; None where nobody shall write it for them.
     """
 
     frames: ClassVar[tuple[str, ...]] = ()
@@ -37,6 +39,7 @@ class CallParser(TextParser, ToolParser):
     argument_keys: ClassVar[tuple[str, ...]] = ("arguments", "parameters")
     signs: ClassVar[tuple[str, ...]] = ()
     foreign_signs: ClassVar[tuple[str, ...]] = ()
+    around: ClassVar[tuple[str, str] | None] = None
 
     def __init__(self, context: ResponseContext) -> None:
         super().__init__(context)
@@ -52,6 +55,16 @@ class CallParser(TextParser, ToolParser):
             return Rejected(f"the chat template has {cls.signs[0]}, but with {other}")
         signs = " and ".join(cls.signs)
         return Accepted(f"the chat template has {signs}") if signs else super().matches(tokenizer, chat_template)
+
+    @classmethod
+    def call_text(cls, name: str) -> CallText | None:
+        """See `ToolParser`."""
+        if cls.around is None:
+            return None
+        before, behind = cls.around
+        begin = f'{before}{{"{cls.name_key}": {json.dumps(name)}, "{cls.argument_keys[0]}": '
+        trigger = before.strip() or f'{{"{cls.name_key}"'
+        return CallText(trigger=trigger, begin=begin, end="}" + behind)
 
     def begin(self, name: str, call_id: str | None = None) -> CallStart:
         """Return the start of the next call."""

@@ -16,6 +16,8 @@ class Llama3JsonToolParser(CallParser):
 
     special_tokens = (_TAG,)
     signs = ('{"name": function name, "parameters": dictionary',)
+    around = ("", "")
+    argument_keys = ("parameters", "arguments")
 
     def read(self, text: GrowingText) -> Reading[None]:
         """See `TextParser`."""

@@ -10,3 +10,4 @@ class LongCatToolParser(MarkedParser):
     """As Hermes, between tags of its own."""
 
     starts, ends = ("<longcat_tool_call>",), ("</longcat_tool_call>",)
+    around = ("<longcat_tool_call>", "</longcat_tool_call>")

@@ -10,3 +10,4 @@ class Phi4MiniJsonToolParser(MarkedParser):
     """A list behind a word."""
 
     starts = ("functools",)
+    around = ("functools[", "]")

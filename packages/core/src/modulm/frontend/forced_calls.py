@@ -1,7 +1,8 @@
-"""Calls that a request insists on, for models whose own format nobody has told: written as JSON under a schema.
+"""Calls that a request insists on, or whose arguments are strict: their forms, and what reads those in plain JSON.
 
-`tool_choice: "required"` makes the answer a list of `{"name": ..., "parameters": ...}`, a named function makes it the
-arguments alone (both as in vLLM). `schema_of` is the form; `RequiredCalls` and `NamedCall` read it. Knows no backend.
+Where the parser says how its format writes calls (`ToolParser.call_text`), `forced_tags` and `strict_tags` are what may
+be written. Else `schema_of` is: `tool_choice: "required"` makes the answer a list of `{"name", "parameters"}`, a named
+function makes it the arguments alone, both as in vLLM. Knows no backend.
 """
 
 import json
@@ -10,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from modulm.errors import RequestError
-from modulm.interfaces.parsers import CallArguments, CallStart, Content, Event, ResponseContext, ToolParser
+from modulm.interfaces.parsers import CallArguments, CallStart, CallText, Content, Event, ResponseContext, ToolParser
 from modulm.interfaces.reading import NOTHING, GrowingText, Make, Reading, TextParser
 
 Function = Mapping[str, Any]
@@ -59,6 +60,28 @@ def schema_of(functions: Sequence[Function], *, named: bool, parallel: bool) -> 
         schemas = [{key: value for key, value in schema.items() if key != "$schema"} for schema in schemas]
     answer["$defs"] = {str(number): _moved(schema, f"#/$defs/{number}") for number, schema in enumerate(schemas)}
     return answer
+
+
+def forced_tags(texts: Sequence[CallText], functions: Sequence[Function], *, parallel: bool) -> dict[str, Any]:
+    """Return the format (of structural tags) of an answer that is calls, and nothing else."""
+    tags = [_tag(text, arguments_schema(function)) for text, function in zip(texts, functions, strict=True)]
+    separated = {"type": "tags_with_separator", "tags": tags, "separator": texts[0].separator}
+    return {**separated, "at_least_one": True, "stop_after_first": not parallel}
+
+
+def strict_tags(texts: Sequence[CallText], functions: Sequence[Function], *, parallel: bool) -> dict[str, Any]:
+    """Return the format of an answer in which calls may come, those of strict functions by their schemas."""
+    tags = [
+        _tag(text, arguments_schema(function) if function.get("strict") else {"type": "object"})
+        for text, function in zip(texts, functions, strict=True)
+    ]
+    triggers = list(dict.fromkeys(text.trigger for text in texts))
+    return {"type": "triggered_tags", "triggers": triggers, "tags": tags, "stop_after_first": not parallel}
+
+
+def _tag(text: CallText, schema: Mapping[str, Any]) -> dict[str, Any]:
+    content = {"type": "json_schema", "json_schema": schema}
+    return {"type": "tag", "begin": text.begin, "content": content, "end": text.end}
 
 
 def _moved(schema: Any, place: str) -> Any:

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from modulm.config import EngineConfig
-from modulm.errors import ConfigError, PluginError, RequestError
-from modulm.frontend.forced_calls import NamedCall, RequiredCalls, arguments_schema, schema_of
+from modulm.errors import ConfigError
+from modulm.frontend.call_forms import CallForms
 from modulm.frontend.prompt import Prompt
 from modulm.frontend.thinking import tail, thinking_of
 from modulm.frontend.tokenizer import Tokenizer
@@ -33,12 +33,10 @@ from modulm.plugins.choose import Choice, choose
 from modulm.plugins.families import NOUNS
 from modulm.plugins.registry import registry
 from modulm.sampling_params import SamplingParams
-from modulm.structured_outputs import StructuredOutputsParams
 from modulm.types import Thinking
 
 _log = logger("frontend")
 TOOLS, REASONING = "modulm.tool_parsers", "modulm.reasoning_parsers"
-FORMS = "modulm.structured_output"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +55,11 @@ class Parse:
     forced: Literal["", "required", "named"] = ""
     template_kwargs: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def is_strict(self) -> bool:
+        """Whether the arguments of some tool must be valid by its schema."""
+        return any(function.get("strict") for function in self.tools)
+
 
 def check_parsers(config: EngineConfig) -> None:
     """Import the parsers that the configuration names. Raises `PluginError`: unknown, not installed, broken."""
@@ -72,15 +75,16 @@ class Parsers:
 
     Attributes:
         tool, reasoning: Either may be None.
+        call_forms: Forms of calls that are forced or strict.
         choices: How they were chosen.
     """
 
     def __init__(self, config: EngineConfig, tokenizer: Tokenizer, templates: Callable[[], Any]) -> None:
         self._tokenizer = tokenizer
-        self._backend = config.structured_output_backend
         self.choices: list[Choice] = []
         self.tool: type[ToolParser] | None = self._chosen(TOOLS, config.tool_call_parser, templates)
         self.reasoning: type[ReasoningParser] | None = self._chosen(REASONING, config.reasoning_parser, templates)
+        self.call_forms = CallForms(self.tool, tokenizer, config.structured_output_backend)
 
     def _chosen(self, family: str, name: str | None, templates: Callable[[], Any]) -> Any:
         if name is None:
@@ -111,11 +115,7 @@ class Parsers:
         """
         if parse is None:
             return params, self._thinking_in(prompt, params), None
-        tool = self.tool if parse.tools else None
-        if parse.forced:
-            tool = NamedCall if parse.forced == "named" else RequiredCalls
-            schema = schema_of(parse.tools, named=parse.forced == "named", parallel=parse.parallel)
-            params = params.clone(structured_outputs=StructuredOutputsParams(json=schema))
+        tool, params = self.call_forms.of(parse, params)
         asked = [each for each in (self.reasoning, tool) if each is not None]
         context = ResponseContext(
             tokenizer=self._tokenizer,
@@ -149,17 +149,6 @@ class Parsers:
         if thinking is None or params.thinking_token_budget is not None:
             return thinking
         return thinking if text.rstrip().endswith(thinking.start.text.decode()) else None
-
-    def blamed(self, parse: Parse, error: RequestError) -> RequestError:
-        """Return why the form of forced calls was refused, by the tool at fault where it is one's."""
-        for function in parse.tools:
-            form = StructuredOutputsParams(json=arguments_schema(function))
-            try:
-                choose(FORMS, self._backend, registry(FORMS).names(), lambda cls, form=form: cls.supports(form))  # type: ignore[misc]
-            except (PluginError, ConfigError) as reason:
-                why = f"Tool {function['name']!r} is refused: its parameters cannot be enforced. {reason}"
-                return RequestError(why, parameter="tools")
-        return RequestError(f"tool_choice cannot be honoured: {error}", parameter="tool_choice")
 
 
 class ResponseReader:

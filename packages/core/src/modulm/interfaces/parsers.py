@@ -11,7 +11,8 @@ the engine, one call at a time for one object. That thread serves every stream: 
 nothing may wait for anything. A parser that raises is logged, and the rest of its response is passed on as content.
 
 The reasoning parser sees the text first; the content that it reports is what the tool parser sees. A tool parser runs
-only for requests with tools whose `tool_choice` is "auto": calls that are forced are JSON that the front end reads.
+only for requests with tools whose `tool_choice` is "auto", and for forced calls if it says how they are written
+(`call_text`): otherwise they are JSON that the front end reads.
 """
 
 import uuid
@@ -192,12 +193,37 @@ class ResponseParser(ABC):
         return collect([*parser.push(text), *parser.finish(finish_reason)])
 
 
+@dataclass(frozen=True, kw_only=True)
+class CallText:
+    """How a format writes a call of one function whose arguments are JSON: what stands around them.
+
+    Attributes:
+        trigger: What calls begin with whatever is called; text before it is the answer's.
+        begin: All up to the arguments, the trigger first.
+        end: All behind them.
+        separator: What stands between two calls.
+    """
+
+    trigger: str
+    begin: str
+    end: str
+    separator: str = "\n"
+
+
 class ToolParser(ResponseParser):
     """Finds tool calls. Reports `Content`, `CallStart` and `CallArguments`.
 
     What is no call, malformed ones included, is reported as content, mark for mark, as long as no `CallStart` of it
     went out; after that, as arguments.
     """
+
+    @classmethod
+    def call_text(cls, name: str) -> CallText | None:
+        """Return how a call of this function is written, so that grammars can: for forced calls and strict tools.
+
+        None where arguments are no JSON, or calls are not to be written in this format by force.
+        """
+        return None
 
     def call_id(self, index: int, name: str) -> str:
         """Return the id of a call that brought none; templates of some models want theirs in a form of their own."""

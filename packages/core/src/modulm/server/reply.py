@@ -154,8 +154,9 @@ class Generation(Response):
                 await send({"type": "http.response.start", "status": CLIENT_GONE, "headers": []})
                 await send({"type": "http.response.body", "body": b""})
         except RequestError as error:
-            if self._parse is not None and self._parse.forced and error.parameter == "structured_outputs":
-                raise await asyncio.to_thread(self._serving.llm.parsers.blamed, self._parse, error) from error
+            parse = self._parse
+            if parse is not None and (parse.forced or parse.is_strict) and error.parameter == "structured_outputs":
+                error = await asyncio.to_thread(self._serving.llm.parsers.call_forms.blamed, parse, error)
             field = self._body.field_of(error.parameter)
             message = str(error) if field is None else str(error).replace(str(error.parameter), field, 1)
             raise RequestError(message, parameter=field) from error

@@ -117,6 +117,8 @@ def _function(number: int, tool: dict[str, Any]) -> dict[str, Any]:
         raise _refused(number, "its function has no name")
     if parameters is not None and not isinstance(parameters, dict):
         raise _refused(number, f"the parameters of function {name!r} must be a JSON schema, an object")
+    if not isinstance(function.get("strict"), bool | None):
+        raise _refused(number, f"strict of function {name!r} must be true or false")
     return function
 
 

@@ -101,7 +101,7 @@ def test_the_official_client_gets_the_calls(say, choice, text, calls, reason, n)
         assert not choice_.message.content
     ids = [call.id for choice_ in whole for call in choice_.message.tool_calls]
     assert len(set(ids)) == n * len(calls)
-    assert sum(event.type == "tool_calls.function.arguments.delta" for event in events) > 10 * n
+    assert sum(event.type == "tool_calls.function.arguments.delta" for event in events) >= n
 
 
 def test_the_form_is_the_tools(say):

@@ -185,6 +185,8 @@ FUNCTION = {"name": "f"}
         ({"tools": [*TOOLS, {"type": "magic"}]}, "tools", "Tool 2 is refused"),
         ({"tools": [{"type": "function", "function": {}}]}, "tools", "has no name"),
         ({"tools": [{"type": "function", "function": FUNCTION | {"parameters": "x"}}]}, "tools", "function 'f'"),
+        ({"tools": [{"type": "function", "function": FUNCTION | {"strict": True}}]}, "tools", "it is strict, and"),
+        ({"tools": [{"type": "function", "function": FUNCTION | {"strict": 1}}]}, "tools", "strict of function 'f'"),
         ({"functions": [FUNCTION]}, "functions", "use tools and tool_choice"),
     ],
 )
