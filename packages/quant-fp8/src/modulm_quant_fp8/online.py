@@ -12,15 +12,13 @@ import numpy as np
 
 from modulm.errors import CheckpointError
 from modulm.interfaces.checkpoint import expect
-from modulm.interfaces.quantization import Float8, QuantizationScheme, Weight
+from modulm.interfaces.quantization import Dense, Float8, QuantizationScheme, Weight, is_inner
 from modulm.interfaces.quantization_config import quantization_config
 from modulm.interfaces.support import Accepted, Rejected, Support
 
 if TYPE_CHECKING:
     from modulm.interfaces.checkpoint import Checkpoint
 
-_PLAIN = ("lm_head", "embed_tokens", "gate", "router", "shared_expert_gate")
-"""Last words of layers that are left alone, as in vLLM: embeddings, the output layer, and what chooses experts."""
 _FLOATS = ("float32", "bfloat16", "float16")
 _LARGEST = 448.0
 _TOP, _MX_BIAS = 8, 127
@@ -62,18 +60,31 @@ class OnlineFP8(QuantizationScheme):
 
     def rule(self, checkpoint: "Checkpoint", module: str, out_features: int, in_features: int) -> str | None:
         """See base class."""
-        return None if _is_plain(module) else self.name
+        if not is_inner(module):
+            return None
+        name = f"{module}.weight"
+        expect(checkpoint, name, (out_features, in_features), _FLOATS, who=f"layer {module!r}, to be made {self.name},")
+        self._check(in_features, f"Tensor {name!r} in {checkpoint.path}")
+        return self.name
 
     def weight(self, checkpoint: "Checkpoint", module: str, out_features: int, in_features: int) -> Weight | None:
         """See base class. `CheckpointError` where a number is NaN or infinite."""
-        name = f"{module}.weight"
-        if _is_plain(module):
+        if self.rule(checkpoint, module, out_features, in_features) is None:
             return None
-        expect(checkpoint, name, (out_features, in_features), _FLOATS, who=f"layer {module!r}, to be made {self.name},")
-        what = f"Tensor {name!r} in {checkpoint.path}"
+        name = f"{module}.weight"
+        return self._rounded(checkpoint.tensor(name), f"Tensor {name!r} in {checkpoint.path}")
+
+    def slice(self, name: str, weight: Dense) -> Weight:
+        """See base class."""
+        return self._rounded(weight.data, f"Tensor {name!r}")
+
+    def _rounded(self, numbers: np.ndarray, what: str) -> Float8:
+        self._check(numbers.shape[1], what)
+        return rounded(numbers, self.block, what, powers_of_two=self.powers_of_two)
+
+    def _check(self, in_features: int, what: str) -> None:
         if self.powers_of_two and in_features % self.block[1]:
             raise CheckpointError(f"{what} has rows of {in_features}, which {self.name}'s groups of 32 do not divide.")
-        return rounded(checkpoint.tensor(name), self.block, what, powers_of_two=self.powers_of_two)
 
     def describe(self) -> dict[str, Any]:
         """Return how weights are made."""
@@ -148,7 +159,3 @@ def _largest(numbers: np.ndarray, high: int, wide: int) -> np.ndarray:
         part = np.abs(numbers[start : start + _ROWS_AT_ONCE].astype(np.float32))
         by_row[start : start + len(part)] = np.maximum.reduceat(part, np.arange(0, columns, wide), axis=1)
     return np.maximum.reduceat(by_row, np.arange(0, rows, high), axis=0)
-
-
-def _is_plain(module: str) -> bool:
-    return module.rpartition(".")[2] in _PLAIN

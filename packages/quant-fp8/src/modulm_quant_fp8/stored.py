@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from modulm.errors import CheckpointError
-from modulm.interfaces.checkpoint import expect, finite
+from modulm.interfaces.checkpoint import LayerTensors, expect, finite
 from modulm.interfaces.quantization import Float8
 
 if TYPE_CHECKING:
@@ -51,6 +51,7 @@ class StoredLayers:
     def __init__(self, checkpoint: "Checkpoint", layout: Layout) -> None:
         self._checkpoint = checkpoint
         self._layout = layout
+        self._by_layer = LayerTensors(checkpoint)
         self._tensors: dict[str, set[str]] = {}
         for name in checkpoint.tensor_names():
             module, _, last = name.rpartition(".")
@@ -84,12 +85,7 @@ class StoredLayers:
         """
         who = f"layer {module!r}, stored as {self._layout.method} with {out_features} x {in_features} numbers,"
         expect(self._checkpoint, f"{module}.weight", (out_features, in_features), self._layout.dtypes, who=who)
-        unknown = sorted(self._tensors[module] - {*SCALES, *_OTHERS})
-        if unknown:
-            raise CheckpointError(
-                f"Tensor {f'{module}.{unknown[0]}'!r} in {self._checkpoint.path} is none that {who} has: there is "
-                f"{', '.join((*SCALES, *_OTHERS))}. What it means would be left out: check `quant_method`."
-            )
+        self._by_layer.only(module, (*SCALES, *_OTHERS))
         self._check_activations(module, who)
         return self._block(module, out_features, in_features, who)
 

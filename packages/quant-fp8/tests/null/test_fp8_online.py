@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from modulm.errors import CheckpointError
+from modulm.interfaces.quantization import Dense
 from modulm.interfaces.support import Accepted, Rejected
 from modulm_quant_fp8.online import MXFP8, PerBlock, PerChannel, PerTensor
 from modulm_quant_fp8.scheme import FP8
@@ -110,6 +111,14 @@ def test_who_may_be_quantized():
         assert isinstance(scheme.quantizes(stored), Rejected)
         assert isinstance(scheme.quantizes(codes), Rejected)
         assert isinstance(scheme.matches(plain), Rejected)
+
+
+@pytest.mark.parametrize("scheme", [PerTensor, PerChannel, PerBlock, MXFP8])
+def test_stacked_experts_are_rounded_one_by_one(scheme):
+    numbers = np.random.default_rng(0).normal(size=(6, 32)).astype(np.float32)
+    matrix = Dense(out_features=6, in_features=32, data=numbers)
+    sliced = scheme.from_checkpoint(MemoryCheckpoint({}, {})).slice("model.layers.0.mlp.experts.down_proj", matrix)
+    np.testing.assert_array_equal(dequantised(sliced), dequantised(made(scheme, numbers)))
 
 
 def test_fp8_of_a_plain_checkpoint_has_one_scale_for_a_tensor():

@@ -59,6 +59,11 @@ REFUSED = {
         {},
         "weight_zero_point",
     ),
+    "a part of another format": (
+        {"weight": WEIGHT, "weight_scale": scale(), "weight.absmax": scale()},
+        {},
+        "weight.absmax",
+    ),
     "another float": ({"weight": WEIGHT.astype(E5M2), "weight_scale": scale()}, {"fmt": "e4m3"}, "float8_e5m2"),
     "wide weight with scales": ({"weight": np.ones(SHAPE, np.float16), "weight_scale": scale()}, {}, "8-bit floats"),
     "integers with scales": ({"weight": np.ones(SHAPE, np.int8), "weight_scale": scale()}, {}, "quant_method"),

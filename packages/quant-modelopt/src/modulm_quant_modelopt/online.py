@@ -12,7 +12,7 @@ import numpy as np
 
 from modulm.errors import CheckpointError
 from modulm.interfaces.checkpoint import expect
-from modulm.interfaces.quantization import Codebook4, QuantizationScheme, Weight
+from modulm.interfaces.quantization import Codebook4, Dense, QuantizationScheme, Weight, is_inner
 from modulm.interfaces.quantization_config import quantization_config
 from modulm.interfaces.support import Accepted, Rejected, Support
 from modulm_quant_modelopt.algorithms import FP4
@@ -20,7 +20,6 @@ from modulm_quant_modelopt.algorithms import FP4
 if TYPE_CHECKING:
     from modulm.interfaces.checkpoint import Checkpoint
 
-_LEFT_ALONE = frozenset(("lm_head", "embed_tokens", "gate", "router", "shared_expert_gate"))
 _FLOATS = ("float32", "bfloat16", "float16")
 _GROUP = 16
 _MOST_SCALE, _MOST_CODE = 448.0, 6.0
@@ -52,15 +51,11 @@ class NVFP4PerToken(QuantizationScheme):
 
     def rule(self, checkpoint: "Checkpoint", module: str, out_features: int, in_features: int) -> str | None:
         """See base class."""
-        if module.rpartition(".")[2] in _LEFT_ALONE:
+        if not is_inner(module):
             return None
         who = f"layer {module!r}, to be made NVFP4,"
         expect(checkpoint, f"{module}.weight", (out_features, in_features), _FLOATS, who=who)
-        if in_features % _GROUP:
-            raise CheckpointError(
-                f"Tensor {f'{module}.weight'!r} in {checkpoint.path} has rows of {in_features} numbers, which NVFP4's "
-                f"groups of {_GROUP} do not divide. Use another quantization."
-            )
+        _check(in_features, f"Tensor {f'{module}.weight'!r} in {checkpoint.path}")
         return self.name
 
     def weight(self, checkpoint: "Checkpoint", module: str, out_features: int, in_features: int) -> Weight | None:
@@ -69,14 +64,19 @@ class NVFP4PerToken(QuantizationScheme):
             return None
         return rounded(checkpoint.tensor(f"{module}.weight"), f"Tensor {f'{module}.weight'!r} in {checkpoint.path}")
 
+    def slice(self, name: str, weight: Dense) -> Weight:
+        """See base class."""
+        return rounded(weight.data, f"Tensor {name!r}")
+
     def describe(self) -> dict[str, Any]:
         """Return how weights are made."""
         return {"weights": "NVFP4, rounded to nearest while loading", "activations": "kept as floats"}
 
 
 def rounded(numbers: np.ndarray, what: str) -> Codebook4:
-    """Return floats [out_features, in_features] in NVFP4. Raises `CheckpointError` about `what` on NaN and infinity."""
+    """Return floats [out_features, in_features] in NVFP4. Raises `CheckpointError` about `what` on NaN and odd rows."""
     rows, columns = numbers.shape
+    _check(columns, what)
     parts = range(0, rows, _ROWS_AT_ONCE)
     grouped = (rows, columns // _GROUP)
     most = np.empty(grouped, np.float32)
@@ -96,3 +96,8 @@ def rounded(numbers: np.ndarray, what: str) -> Codebook4:
         out_features=rows, in_features=columns, group_size=_GROUP, codes=codes, scales=scales.astype(np.float16),
         codebook=FP4 * tensor,
     )  # fmt: skip
+
+
+def _check(columns: int, what: str) -> None:
+    if columns % _GROUP:
+        raise CheckpointError(f"{what} has rows of {columns}, which NVFP4's groups of {_GROUP} do not divide.")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from modulm.errors import CheckpointError
-from modulm.interfaces.checkpoint import finite
+from modulm.interfaces.checkpoint import LayerTensors, finite
 from modulm.interfaces.quantization import QuantizationScheme, Weight
 from modulm.interfaces.quantization_config import quantization_config
 from modulm.interfaces.support import Accepted, Rejected, Support
@@ -37,6 +37,7 @@ class ModelOpt(QuantizationScheme):
 
     def __init__(self, checkpoint: "Checkpoint", declaration: Declaration) -> None:
         self._declaration = declaration
+        self._by_layer = LayerTensors(checkpoint)
         self._tensors: dict[str, set[str]] = {}
         for name in checkpoint.tensor_names():
             module, _, last = name.rpartition(".")
@@ -104,12 +105,7 @@ class ModelOpt(QuantizationScheme):
             return None  # a layer that is missing altogether is the loader's to name
         how = ALGORITHMS[algorithm]
         layer = Layer(checkpoint=checkpoint, module=module, algorithm=algorithm, out_features=rows, in_features=columns)
-        unknown = sorted(lasts - {*how.tensors, *_BESIDE})
-        if unknown:
-            raise CheckpointError(
-                f"Tensor {layer.name(unknown[0])!r} in {checkpoint.path} is none that {layer.who} has: there is "
-                f"{', '.join((*how.tensors, *_BESIDE))}. What it means would be left out."
-            )
+        self._by_layer.only(module, (*how.tensors, *_BESIDE))
         if "input_scale" in lasts and not (finite(checkpoint, layer.name("input_scale")).astype(np.float32) > 0).all():
             raise CheckpointError(
                 f"Tensor {layer.name('input_scale')!r} in {checkpoint.path} is not above 0, by which no activation can "
