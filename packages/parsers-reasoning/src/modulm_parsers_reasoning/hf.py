@@ -36,6 +36,7 @@ class ResponseTemplateReasoningParser(TextParser, ReasoningParser):
         self._closes = {name: _literals(name, field, "close") for name, field in fields.items()}
         self._opens = {word: name for name, field in fields.items() for word in _literals(name, field, "open")}
         explicit = set(self._opens.values())
+        self._thinking = _literals("thinking", fields.get("thinking", {}), "open")
         self._implicit = next((name for name in fields if name not in explicit), None)
         self._anchors = _literals("start_anchor", template, "start_anchor")
 
@@ -48,6 +49,10 @@ class ResponseTemplateReasoningParser(TextParser, ReasoningParser):
     def adjust(cls, params: SamplingParams, context: ResponseContext) -> SamplingParams:
         """Any mark of the template may be a special token."""
         return params.clone(skip_special_tokens=False)
+
+    def marks(self) -> tuple[str | None, tuple[str, ...]]:
+        """See `ReasoningParser`."""
+        return next(iter(self._thinking), None), self._closes.get("thinking", ())
 
     def read(self, text: GrowingText) -> Reading[None]:
         """See `TextParser`."""

@@ -14,4 +14,7 @@ class MistralReasoningParser(TaggedReasoningParser):
 
     def pairs(self) -> dict[str, str]:
         """See `TaggedReasoningParser`."""
-        return {**super().pairs(), "<think>": "</think>"}
+        pairs = {**super().pairs(), "<think>": "</think>"}
+        added = self.context.tokenizer.added_tokens.values() if self.context.tokenizer else ()
+        is_old = bool(added) and self.start_marker not in added
+        return dict(reversed(pairs.items())) if is_old else pairs

@@ -18,6 +18,7 @@ class HarmonyReasoningParser(BlockReasoningParser):
     """`analysis` is thinking, a message to a recipient is a call, and all else, preambles too, is the answer."""
 
     start_marker, end_marker = "<|channel|>analysis<|message|>", "<|channel|>final<|message|>"
+    other_end_markers = ("<|channel|>final <|constrain|>json<|message|>",)
     turn = "<|start|>assistant"
     leads = (turn, "<|channel|>")
     bare_leads = (" to=", "to=")

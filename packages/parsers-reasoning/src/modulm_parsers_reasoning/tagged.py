@@ -57,6 +57,11 @@ class TaggedReasoningParser(TextParser, ReasoningParser):
         """Return end tags by start tags; the first is the usual one."""
         return {self.start_marker: self.end_marker}
 
+    def marks(self) -> tuple[str | None, tuple[str, ...]]:
+        """See `ReasoningParser`."""
+        start, end = next(iter(self.pairs().items()))
+        return start, self.end_markers() if start == self.start_marker else (end,)
+
     def read(self, text: GrowingText) -> Reading[None]:
         """See `TextParser`. A tag counts wherever it was expected, so none is ever content there."""
         pairs, start = self.pairs(), self.opened()

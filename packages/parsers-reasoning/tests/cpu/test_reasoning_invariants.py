@@ -19,7 +19,12 @@ MARKS = {
     "mistral": ("<think>", "</think>"),
     "granite": ("Here's my thought process:", "Here's my response:"),
     "gemma4": ("<|channel>thought\n",),
-    "kimi_k3": ("<|open|>response<|sep|>", "<|close|>response<|sep|>", "<|close|>message<|sep|>"),
+    "kimi_k3": (
+        "<|close|>think<|sep|>",
+        "<|open|>response<|sep|>",
+        "<|close|>response<|sep|>",
+        "<|close|>message<|sep|>",
+    ),
     "openai_gptoss": ("<|start|>assistant", "<|channel|>analysis", "<|channel|>commentary", "<|channel|>final", "json"),
     "muse_glimmer": ("<|start|>assistant to=self<|message|>", "<|start|>assistant to=user<|message|>", "to=f"),
 }

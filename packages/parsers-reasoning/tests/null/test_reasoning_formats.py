@@ -121,7 +121,8 @@ TEMPLATES = {
     "ernie45": "<think></think><response></response>",
     "hunyuan_a13b": "<think></think><answer></answer>{% if enable_thinking %}",
     "kimi_k3": "{% if thinking %}<|open|>think<|sep|><|close|>think<|sep|>",
-    "cohere_command3": "<|START_THINKING|><|END_THINKING|>",
+    "cohere_command3": "<|START_THINKING|><|END_THINKING|><|START_RESPONSE|>",
+    "cohere_command4": "<|START_THINKING|><|END_THINKING|><|START_TEXT|>",
     "openai_gptoss": "<|start|>assistant<|channel|>final<|message|>",
     "muse_glimmer": "<|start|>assistant to=user<|message|><atem:function_calls>",
     "inkling": "<|message_model|><|content_thinking|>",
@@ -136,3 +137,29 @@ def test_the_template_tells_the_format(name):
     assert [other for other, answer in said.items() if isinstance(answer, Accepted)] == [name]
     nothing = resolve_name(NAMES[name]).matches(None, "{{ messages }}")
     assert isinstance(nothing, Rejected) and nothing.reason
+
+
+class Suffixed:
+    added_tokens = {7: "<think:1>", 8: "</think:1>"}
+
+
+MARKS = {
+    "qwen3": ({}, None, ("<think>", ("</think>",))),
+    "hy_v4": ({}, Suffixed(), ("<think:1>", ("</think:1>",))),
+    "mistral": ({}, Suffixed(), ("<think>", ("</think>",))),
+    "k2_horizon": ({"reasoning_effort": "low"}, None, ("<ifm|think_faster>", ("</ifm|think_faster>",))),
+    "kimi_k3": ({}, None, ("<|open|>think<|sep|>", ("<|close|>think<|sep|><|open|>response<|sep|>",))),
+    "cohere_command4": ({}, None, ("<|START_THINKING|>", ("<|END_THINKING|><|START_TEXT|>",))),
+    "hf": ({}, Described(), ("<think>", ("</think>",))),
+}
+
+
+@pytest.mark.parametrize("name", MARKS)
+def test_marks_of_one_response(name):
+    """What forms wait for and budgets write, where tokenizer or request have a say: the parser turns at them."""
+    names, tokenizer, marks = MARKS[name]
+    context = ResponseContext(tokenizer=tokenizer, template_kwargs=names)
+    parser = resolve_name(NAMES[name])
+    assert parser(context).marks() == marks
+    start, (end, *_) = marks
+    check(parser, context, f"{start}x{end}y", "x", "y")

@@ -209,12 +209,20 @@ class ReasoningParserConformance(_ParserConformance):
             lost = _lost(text, parsed, reader.marks)
             assert not lost, f"of {text!r}: {lost}"
 
-    def test_names_its_marks(self, parser_class: Any) -> None:
-        """`start_marker` and `end_marker` are texts or None; where both are there they differ."""
-        start, end = parser_class.start_marker, parser_class.end_marker
-        assert start is None or (isinstance(start, str) and start)
-        assert end is None or (isinstance(end, str) and end)
-        assert start is None or start != end
+    def test_names_its_marks(self, parser_class: Any, reader: "_Reader") -> None:
+        """Marks are texts, or none; behind the start mark it thinks, behind any end mark it answers.
+
+        Grammars wait for an end mark, and thinking budgets write the first.
+        """
+        for start, end in ((parser_class.start_marker, parser_class.end_marker), reader.made().marks()):
+            assert start is None or (isinstance(start, str) and start)
+            for each in end if isinstance(end, tuple) else [end]:
+                assert each is None or (isinstance(each, str) and each and each != start)
+        start, ends = reader.made().marks()
+        for end in ends if start else ():
+            parsed = reader.whole(f"{start}I think of it.{end}I answer.")
+            assert "I think of it." in parsed.reasoning and "I answer." not in parsed.reasoning, f"{end!r}: {parsed}"
+            assert "I answer." in parsed.content and "I think" not in parsed.content, f"{end!r}: {parsed}"
 
 
 class _Reader:

@@ -32,11 +32,12 @@ parser_faults.add_to(reasoning_parsers, Thinks, ("test_reports_what_reasoning_pa
 
 @reasoning_parsers.mutant("test_reads_its_samples")
 class ThinksAloud(Thinks):
-    """Thinking is reported as the answer."""
+    """Long thinking is reported as the answer."""
 
     def read(self, text):
         if (yield from text.accept(START)):
-            yield from text.copy(Content, END)
+            thought = yield from text.take_until(END)
+            yield (Content if len(thought) > 20 else Reasoning)(thought)
 
 
 @reasoning_parsers.mutant("test_no_character_is_lost")
@@ -55,3 +56,10 @@ class HasOneMark(Thinks):
     """Both marks are the same."""
 
     start_marker = end_marker = START
+
+
+@reasoning_parsers.mutant("test_names_its_marks")
+class NamesAnotherEnd(Thinks):
+    """It names an end mark at which it goes on thinking."""
+
+    other_end_markers = ("</done>",)

@@ -28,7 +28,7 @@ def thinking_of(
     budget = params.thinking_token_budget
     if budget is None and params.structured_outputs is None:
         return None
-    start, ends = (None, ()) if parser is None else (parser.start_marker, parser.end_markers())
+    start, ends = (None, ()) if parser is None else _marks(parser, context)
     if parser is None or start is None or not ends:
         if budget is None:
             return None
@@ -46,6 +46,13 @@ def thinking_of(
     used = {token for mark in marks for token in mark.token_ids}
     shown = {token: tokenizer.added_tokens[token].encode() for token in used if token in tokenizer.special_ids}
     return Thinking(start=marks[0], ends=marks[1:], shown=shown, begun=begun, budget=budget)
+
+
+def _marks(parser: type[ReasoningParser], context: ResponseContext) -> tuple[str | None, tuple[str, ...]]:
+    try:
+        return parser(context).marks()
+    except (Exception, SystemExit):
+        return parser.start_marker, parser.end_markers()  # as below
 
 
 def _is_thinking(parser: type[ReasoningParser], context: ResponseContext, before: str) -> bool:

@@ -250,6 +250,10 @@ class ReasoningParser(ResponseParser):
         """Return all texts that end the thinking, the one to write first."""
         return () if cls.end_marker is None else (cls.end_marker, *cls.other_end_markers)
 
+    def marks(self) -> tuple[str | None, tuple[str, ...]]:
+        """Return start marker and end markers of this response: tokenizer and request may have a say in them."""
+        return self.start_marker, self.end_markers()
+
 
 def __getattr__(name: str) -> Any:
     """`TextParser` and `GrowingText`, which need this module first: parser files import from one place, for good."""

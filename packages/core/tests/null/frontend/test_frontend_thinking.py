@@ -36,6 +36,13 @@ class Markless(Think):
     end_marker = None
 
 
+class Asked(Think):
+    """The request has a say in the end mark."""
+
+    def marks(self):
+        return self.start_marker, (self.context.template_kwargs.get("end", "</think>"),)
+
+
 class Broken(Think):
     def read(self, text):
         raise ZeroDivisionError
@@ -45,7 +52,7 @@ class Broken(Think):
 @pytest.fixture
 def told(make_frontend, engine):
     """Submit, and return what the engine is told of thinking."""
-    parsers = {"think": Think, "always": Always, "markless": Markless, "broken": Broken}
+    parsers = {"think": Think, "always": Always, "markless": Markless, "asked": Asked, "broken": Broken}
     for name, parser in parsers.items():
         registry(FAMILY).register(name, parser)
 
@@ -90,6 +97,11 @@ def test_marks_are_texts_and_their_ids(told, bpe):
     assert [mark.text for mark in thinking.ends] == [b"</think>", b"Done:"]
     assert [bpe.decode(mark.token_ids, False) for mark in thinking.ends] == ["</think>", "Done:"]
     assert (thinking.shown, thinking.budget) == ({special[0]: b"<s>"}, 7)
+
+
+def test_marks_may_depend_on_the_request(told):
+    thinking = told("asked", parse=Parse(template_kwargs={"end": "</low>"}), structured_outputs=FORM)
+    assert [mark.text for mark in thinking.ends] == [b"</low>"]
 
 
 def test_a_budget_is_for_texts_that_nobody_parses_too(told, bpe):
