@@ -4,6 +4,8 @@ Knows which format a layer is in, and checks that its tensors agree. `targets.py
 and `floats.py` the tensors.
 """
 
+import logging
+import re
 from collections import Counter
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -21,17 +23,22 @@ from modulm_quant_compressed_tensors.targets import Targets
 if TYPE_CHECKING:
     from modulm.interfaces.checkpoint import Checkpoint
 
+_log = logging.getLogger("modulm.quant_compressed_tensors")
 _CODES = "weight_packed"
+_CACHE = r"\.(self_attn|attention)\.([qkv]|kv|prob)_(scale|zero_point|global_scale)$"
+"""Names of what the cache of keys and values would be rounded by."""
 
 
 class CompressedTensors(QuantizationScheme):
     """Integers of 1 to 8 bits, FP8, MXFP8, NVFP4 and MXFP4, with rules per layer."""
 
     name: ClassVar[str] = "compressed-tensors"
+    unneeded_tensors: ClassVar[tuple[str, ...]] = (_CACHE,)
 
-    def __init__(self, targets: Targets, tensors: LayerTensors) -> None:
+    def __init__(self, targets: Targets, checkpoint: "Checkpoint") -> None:
         self._targets = targets
-        self._tensors = tensors
+        self._tensors = LayerTensors(checkpoint)
+        self._cache = sum(re.search(_CACHE, name) is not None for name in checkpoint.tensor_names())
         self._loaded: dict[str, str] = {}
 
     @classmethod
@@ -42,7 +49,15 @@ class CompressedTensors(QuantizationScheme):
     @classmethod
     def from_checkpoint(cls, checkpoint: "Checkpoint") -> "CompressedTensors":
         """Make the scheme. Raises `CheckpointError` naming the key that cannot be honoured."""
-        return cls(Targets(checkpoint), LayerTensors(checkpoint))
+        made = cls(Targets(checkpoint), checkpoint)
+        if made._cache or made._targets.config.keys.get("kv_cache_scheme"):
+            _log.warning(
+                "%s means keys and values to be cached in few bits (kv_cache_scheme, %d tensors of scales). These "
+                "scales are not used: the cache has the dtype of --kv-cache-dtype.",
+                checkpoint.path,
+                made._cache,
+            )
+        return made
 
     def rule(self, checkpoint: "Checkpoint", module: str, out_features: int, in_features: int) -> str | None:
         """See base class."""
@@ -60,7 +75,9 @@ class CompressedTensors(QuantizationScheme):
     def describe(self) -> dict[str, Any]:
         """Return the rules there are, and how many layers were loaded by each; None: none so far."""
         loaded = Counter(self._loaded.values())
-        return {"rules": {str(arguments): loaded.get(str(arguments)) for arguments in self._targets.all()}}
+        rules = {str(arguments): loaded.get(str(arguments)) for arguments in self._targets.all()}
+        cache = {"KV scales": f"{self._cache}, not used: the cache keeps its own dtype"} if self._cache else {}
+        return {"rules": rules, "activations": "kept as floats", **cache}
 
     def _layer(self, checkpoint: "Checkpoint", module: str, shape: tuple[int, int]) -> Layer | None:
         """Return a layer that was checked; None: it is stored in plain numbers, whatever is said of its class."""

@@ -5,7 +5,6 @@ an expression before a class. Knows no tensors. Source: `match_targets` of compr
 """
 
 import re
-from functools import partial
 from typing import TYPE_CHECKING
 
 from modulm.errors import CheckpointError
@@ -45,7 +44,7 @@ class Targets:
 
         Raises `CheckpointError` where parts of a layer that is stored as one are meant by unlike rules.
         """
-        if any(follows(module, partial(_means, target), f"ignore={target!r}") for target in self._ignored):
+        if follows(module, self._is_ignored, "'ignore'"):
             return None
         found = self._named(module)
         if found is None:
@@ -64,6 +63,9 @@ class Targets:
     def all(self) -> list[Arguments]:
         """Return every group's."""
         return list(dict.fromkeys(arguments for _, arguments in self._groups))
+
+    def _is_ignored(self, name: str) -> bool:
+        return any(_means(target, name) for target in self._ignored)
 
     def _named(self, module: str) -> Arguments | None:
         exact = (arguments for target, arguments in self._groups if target == module)
