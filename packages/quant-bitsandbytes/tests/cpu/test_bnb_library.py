@@ -13,6 +13,7 @@ from transformers import AutoModelForCausalLM
 
 from modulm import LLM, SamplingParams
 from modulm.checkpoints.safetensors import SafetensorsCheckpoint
+from modulm.cli import main
 from modulm_quant_bitsandbytes.quantized import nf4
 from modulm_quant_bitsandbytes.scheme import BitsAndBytes
 from modulm_testkit.oracles.weights import dequantised, faults
@@ -156,3 +157,14 @@ def test_plain_checkpoints_become_nf4(tiny_folder):
     for got, want in zip(ran.logprobs, logprobs(tiny_folder, worth), strict=True):
         np.testing.assert_allclose(got, want, atol=BOUND)
     check_kernels(ran)
+
+
+@pytest.mark.parametrize("kind", ["nf4", "fp4"])
+def test_modulm_quantize(tiny_folder, tmp_path, kind):
+    folder = tmp_path / "out"
+    assert main(["quantize", str(tiny_folder), str(folder), f"--format={kind}"]) == 0
+    worth = worth_of(load_file(folder / "model.safetensors"))
+    assert len(worth) == 7
+    ran = scored(folder, PROMPTS, **EXACT)
+    for got, want in zip(ran.logprobs, logprobs(tiny_folder, worth), strict=True):
+        np.testing.assert_allclose(got, want, atol=BOUND)

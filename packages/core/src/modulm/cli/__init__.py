@@ -20,6 +20,7 @@ COMMANDS = {
     "env": "modulm.cli.env",
     "generate": "modulm.cli.generate",
     "plugins": "modulm.cli.plugins",
+    "quantize": "modulm.cli.quantize",
     "serve": "modulm.cli.serve",
 }
 _USAGE_ERROR = 2
