@@ -73,6 +73,7 @@ def test_a_librarys_checkpoint_through_the_kernels(file, tmp_path):
         llm = LLM(str(folder), **options, max_model_len=64, num_kv_blocks=8)
         worker = llm.explain()["worker"]
         assert all(line.startswith("cpu: linear") for line in worker["weights by kernel"]), worker
+        assert "operations, run by kernels 'cpu'" in worker["program"], worker
         ids, logprobs = answer(llm)
         off = []
         for step in range(len(ids)):  # each by the same past, so that one near tie does not end all

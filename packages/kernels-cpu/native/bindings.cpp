@@ -64,5 +64,6 @@ NB_MODULE(_native, m) {
   bind_linear_int8(m);
   bind_linear_q4(m);
   bind_program(m);
+  bind_reordered(m);
   bind_sampling(m);
 }

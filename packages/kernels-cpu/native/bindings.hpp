@@ -15,6 +15,7 @@ void bind_linear_int8(nanobind::module_& m);
 void bind_linear_q4(nanobind::module_& m);
 void bind_packed_weight(nanobind::module_& m);
 void bind_program(nanobind::module_& m);
+void bind_reordered(nanobind::module_& m);
 void bind_sampling(nanobind::module_& m);
 
 }  // namespace modulm

@@ -62,15 +62,23 @@ std::unique_ptr<Q4Weight> finish(Q4View view, const Codes& codes, const Scales& 
   return std::make_unique<Q4Weight>(view, source, which, exact, pool());
 }
 
-std::unique_ptr<Q4Weight> grouped(Codes codes, Scales scales, std::optional<Scales> minimums, int64_t group_size,
-                                  int offset, bool half, bool exact, const std::string& isa) {
+std::unique_ptr<Q4Weight> grouped(Codes codes, Scales scales, std::optional<Scales> minimums,
+                                  std::optional<Codes> zero_points, int64_t group_size, int offset, bool half,
+                                  bool exact, const std::string& isa) {
   Q4View view = view_of(int64_t(codes.shape(0)), 2 * int64_t(codes.shape(1)), group_size);
-  view.kind = minimums ? Q4Kind::minimums : Q4Kind::offset;
+  require(!minimums || !zero_points, "There are minimums or zero_points, not both.");
+  view.kind = minimums || zero_points ? Q4Kind::minimums : Q4Kind::offset;
+  view.zero_points = zero_points.has_value();
   require(offset >= 0 && offset <= 15, "offset must be a code.");
   view.offset = offset;
   if (minimums) {
     check_scales(*minimums, view, "minimums must have the shape of scales.");
     require(scale_type(*minimums) == scale_type(scales), "minimums must have the type of scales.");
+  }
+  if (zero_points) {
+    require(zero_points->shape(0) == scales.shape(0) && zero_points->shape(1) == scales.shape(1),
+            "zero_points must have the shape of scales.");
+    return finish(view, codes, scales, zero_points->data(), half, exact, isa);
   }
   return finish(view, codes, scales, minimums ? minimums->data() : nullptr, half, exact, isa);
 }
@@ -144,7 +152,7 @@ void bind_linear_q4(nb::module_& m) {
   using release = nb::call_guard<nb::gil_scoped_release>;
   nb::class_<Q4Weight, PackedWeight>(m, "Q4Weight")
       .def_static("grouped", &grouped, nb::arg("codes"), nb::arg("scales"), nb::arg("minimums").none(),
-                  nb::arg("group_size"), nb::arg("offset"), nb::arg("half"), nb::arg("exact"), nb::arg("isa") = "")
+                  nb::arg("zero_points").none(), nb::arg("group_size"), nb::arg("offset"), nb::arg("half"), nb::arg("exact"), nb::arg("isa") = "")
       .def_static("codebook", &codebook, nb::arg("codes"), nb::arg("scales"), nb::arg("values"), nb::arg("steps"),
                   nb::arg("step"), nb::arg("group_size"), nb::arg("half"), nb::arg("exact"), nb::arg("isa") = "")
       .def("linear", &linear, release(), nb::arg("x"), nb::arg("x_type"), nb::arg("stride"), nb::arg("tokens"),

@@ -3,7 +3,7 @@
 // A unit is 32 inputs (16 where a group is no multiple of 32); activations are quantised unit by unit. A block is
 // `lanes` output rows, one per 32-bit lane of a vector, and lies in memory in the order in which it is used: for each
 // group
-//   scales[lanes], minimums[lanes] (kind `minimums` only), then for each of its units, for each 8 inputs j of the unit,
+//   scales[lanes], minimums[lanes] (kind `minimums` only; bytes where they are zero points), then for each of its units, for each 8 inputs j of the unit,
 //   lanes x 4 bytes: byte b of lane r has input 8j + b of row r in its low nibble and input 8j + 4 + b in its high one.
 // So one load gives 4 inputs of every row, and 4 more after a shift. Rows past the last are zeros.
 #pragma once
@@ -35,10 +35,14 @@ struct Q4View {
   float values[16];         // of kind `codebook`
   int8_t steps[16];         // values in whole steps of `step`, for the integer path
   float step;
+  bool zero_points;         // of kind `minimums`: bytes, each minimum being -byte * scale
 
   int64_t units() const { return groups * units_per_group; }
   int64_t scale_bytes() const { return lanes * bytes_of(scale_type); }
-  int64_t head_bytes() const { return scale_bytes() * (kind == Q4Kind::minimums ? 2 : 1); }
+  int64_t minimum_bytes() const {
+    return kind != Q4Kind::minimums ? 0 : zero_points ? lanes : scale_bytes();
+  }
+  int64_t head_bytes() const { return scale_bytes() + minimum_bytes(); }
   int64_t unit_bytes() const { return lanes * unit / 2; }
   int64_t group_bytes() const { return head_bytes() + units_per_group * unit_bytes(); }
   int64_t block_bytes() const { return groups * group_bytes(); }
@@ -81,8 +85,8 @@ MODULM_BYTE_FAMILY(LinearQ4Kernels, linear_q4)
 struct Q4Source {
   const uint8_t* codes;
   const void* scales;    // [out_features, groups]
-  const void* minimums;  // same shape, kind `minimums` only
-  Float type;            // of both: f32 or f16
+  const void* minimums;  // same shape, kind `minimums` only; uint8 where they are zero points
+  Float type;            // of scales, and of minimums that are none: f32 or f16
 };
 
 struct PackQ4Kernels {

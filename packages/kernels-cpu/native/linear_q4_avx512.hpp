@@ -29,6 +29,10 @@ inline Floats load_scales(const uint8_t* from, bool half) {
   return _mm512_loadu_ps(reinterpret_cast<const float*>(from));
 }
 
+inline Floats load_bytes(const uint8_t* from) {
+  return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))));
+}
+
 inline Ints load_nibbles(const uint8_t* from) { return _mm512_loadu_si512(from); }
 
 // Input `byte` of the 4 low (`high` 0) or high nibbles of each lane.

@@ -52,6 +52,10 @@ inline Floats load_scales(const uint8_t* from, bool half) {
   });
 }
 
+inline Floats load_bytes(const uint8_t* from) {
+  return each([=](int r) { return float(from[r]); });
+}
+
 inline Nibbles load_nibbles(const uint8_t* from) { return {from}; }
 
 inline int nibble(const uint8_t* bytes, int lane, int high, int byte) {

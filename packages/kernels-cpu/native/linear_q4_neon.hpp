@@ -54,6 +54,11 @@ inline Floats load_scales(const uint8_t* from, bool half) {
   return {vcvt_f32_f16(vget_low_f16(halves)), vcvt_high_f32_f16(halves)};
 }
 
+inline Floats load_bytes(const uint8_t* from) {
+  const uint16x8_t wide = vmovl_u8(vld1_u8(from));
+  return {vcvtq_f32_u32(vmovl_u16(vget_low_u16(wide))), vcvtq_f32_u32(vmovl_high_u16(wide))};
+}
+
 inline Ints all_ints(int32_t value) { return {vdupq_n_s32(value), vdupq_n_s32(value)}; }
 inline Ints load_nibbles(const uint8_t* from) {
   return {vreinterpretq_s32_u8(vld1q_u8(from)), vreinterpretq_s32_u8(vld1q_u8(from + 16))};

@@ -24,6 +24,10 @@ inline Floats load_scales(const uint8_t* from, bool half) {
   return _mm256_loadu_ps(reinterpret_cast<const float*>(from));
 }
 
+inline Floats load_bytes(const uint8_t* from) {
+  return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from))));
+}
+
 inline Ints load_nibbles(const uint8_t* from) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)); }
 
 // Input `byte` of the 4 low (`high` 0) or high nibbles of each lane.

@@ -26,7 +26,7 @@ class PackedWeight {
   virtual Stream stream() const { return {}; }
 
   // What is likely to be read after this weight. It is asked for ahead of time and need not be there any more.
-  void set_next(const Stream& next) { next_ = next; }
+  virtual void set_next(const Stream& next) { next_ = next; }
 
   virtual int64_t out_features() const = 0;
   virtual int64_t in_features() const = 0;

@@ -55,6 +55,13 @@ struct TileAt {
   }
 };
 
+// The minimums of a group whose head is at `head`.
+inline Floats minimums_of(const Q4View& weight, const uint8_t* head, bool half, Floats scale) {
+  const uint8_t* at = head + weight.scale_bytes();
+  if (weight.zero_points) return multiply(load_bytes(at), multiply(scale, broadcast(-1.0f)));
+  return load_scales(at, half);
+}
+
 // Adds to a token's totals what its high codes make of the blocks from `at` on. There are few, and as many in every block:
 // a loop of their own costs less than a look in each unit.
 template <Q4Kind kKind, int kUnit, int kBlocks, int T>
@@ -97,7 +104,7 @@ template <Q4Kind kKind, int kUnit, int kBlocks, int T>
   const UnitSums<kKind> unit_sums(weight);
   const bool half = weight.scale_type == Float::f16;
   const int64_t tile = x.tile, units_per_group = weight.units_per_group, groups = weight.groups;
-  const int64_t head_bytes = weight.head_bytes(), scale_bytes = weight.scale_bytes(), stride = weight.block_bytes();
+  const int64_t head_bytes = weight.head_bytes(), stride = weight.block_bytes();
   const uint8_t *begin = weight.data + block * stride, *at = begin;
   TileAt from(x, token);
   Floats total[kBlocks][T];
@@ -109,7 +116,7 @@ template <Q4Kind kKind, int kUnit, int kBlocks, int T>
     Floats scale[kBlocks], minimum[kBlocks];
     for (int b = 0; b < kBlocks; ++b) {
       scale[b] = load_scales(at + b * stride, half);
-      minimum[b] = kKind == Q4Kind::minimums ? load_scales(at + b * stride + scale_bytes, half) : zero();
+      minimum[b] = kKind == Q4Kind::minimums ? minimums_of(weight, at + b * stride, half, scale[b]) : zero();
     }
     at += head_bytes;
     for (int64_t u = 0; u < units_per_group; ++u, at += kLanes * kUnit / 2, from.advance<kUnit>(tile)) {
@@ -154,7 +161,7 @@ template <Q4Kind kKind, int T>
   for (int t = 0; t < T; ++t) total[t][0] = total[t][1] = zero();
   for (int64_t g = 0; g < weight.groups; ++g) {
     const Floats scale = load_scales(at, half);
-    const Floats minimum = kKind == Q4Kind::minimums ? load_scales(at + weight.scale_bytes(), half)
+    const Floats minimum = kKind == Q4Kind::minimums ? minimums_of(weight, at, half, scale)
                                                      : multiply(scale, broadcast(-float(weight.offset)));
     at += weight.head_bytes();
     for (int64_t j = 0; j < eights; ++j, at += 4 * kLanes, from += 8) {

@@ -44,7 +44,9 @@ void pack_row(const Q4View& weight, const Q4Source& source, int64_t row, int64_t
     uint8_t* group = block + g * weight.group_bytes();
     const int64_t at = row * weight.groups + g;
     store(group, weight.scale_type, lane, load(source.scales, source.type, at));
-    if (weight.kind == Q4Kind::minimums) {
+    if (weight.kind == Q4Kind::minimums && weight.zero_points) {
+      group[weight.scale_bytes() + lane] = static_cast<const uint8_t*>(source.minimums)[at];
+    } else if (weight.kind == Q4Kind::minimums) {
       store(group + weight.scale_bytes(), weight.scale_type, lane, load(source.minimums, source.type, at));
     }
     pack_codes(source.codes + row * row_bytes, row_bytes, g * count_bytes, count_bytes, weight.lanes,
@@ -69,6 +71,7 @@ float value_of(const Q4View& weight, uint32_t code, float scale, float minimum) 
 }
 
 float minimum_of(const Q4View& weight, const uint8_t* group, int64_t lane, float scale) {
+  if (weight.kind == Q4Kind::minimums && weight.zero_points) return -float(group[weight.scale_bytes() + lane]) * scale;
   if (weight.kind == Q4Kind::minimums) return load(group + weight.scale_bytes(), weight.scale_type, lane);
   return -float(weight.offset) * scale;
 }

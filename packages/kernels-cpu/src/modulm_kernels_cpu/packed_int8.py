@@ -69,8 +69,10 @@ def _pack_groups(weight: GroupedInt) -> Any:
     for name, part in (("scales", weight.scales), ("minimums", weight.minimums)):
         require(part, scale_shape, ("float32", "float16"), name)
     zero = 1 << (weight.bits - 1)
-    codes, (scales, minimums) = plain(weight.codes), same_type(plain(weight.scales), plain(weight.minimums))
+    codes, scales, minimums = plain(weight.codes), plain(weight.scales), plain(weight.minimums)
     centred = are_scaled(scales, minimums, zero)
+    if not centred:
+        scales, minimums = same_type(scales, minimums)
     stored = weight.bits if weight.bits < 7 else 8
     groups = (stored, weight.group_size, scales.ctypes.data, 0 if centred else minimums.ctypes.data)
     kind = (FLOATS[scales.dtype.name], _PRODUCT if centred else _MINIMUMS, zero)

@@ -12,7 +12,7 @@ import numpy as np
 from modulm.interfaces.quantization import BlockFloat4, Codebook4, GroupedInt, Weight
 from modulm.interfaces.support import Accepted, Rejected, Support
 from modulm_kernels_cpu.packed_dense import PackedMatrix
-from modulm_kernels_cpu.weight_arrays import are_scaled, plain, require, same_type
+from modulm_kernels_cpu.weight_arrays import are_scaled, plain, require, same_type, zero_points
 
 FourBit: TypeAlias = GroupedInt | Codebook4 | BlockFloat4
 
@@ -81,12 +81,11 @@ def _grouped(weight: GroupedInt, exact: bool, isa: str) -> Any:
     scales, minimums = _checked(weight, weight.scales, "scales"), _checked(weight, weight.minimums, "minimums")
     scales, minimums = same_type(scales, minimums)
     offset = _offset(scales, minimums)
-    stored = None if offset is not None else minimums
+    zeros = None if offset is not None else zero_points(scales, minimums)
+    stored = minimums if offset is None and zeros is None else None
     half = _fits_half(scales) and (stored is None or _fits_half(stored))
-    codes = plain(weight.codes)
-    return _native.Q4Weight.grouped(
-        codes, scales, stored, weight.group_size, offset or 0, half=half, exact=exact, isa=isa
-    )
+    codes, size = plain(weight.codes), weight.group_size
+    return _native.Q4Weight.grouped(codes, scales, stored, zeros, size, offset or 0, half=half, exact=exact, isa=isa)
 
 
 def _codebook(weight: Codebook4 | BlockFloat4, values: list[float], scales: np.ndarray, exact: bool, isa: str) -> Any:

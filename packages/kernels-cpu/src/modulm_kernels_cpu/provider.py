@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from modulm.errors import ConfigError
-from modulm.interfaces.kernels import KernelProvider, PackedWeight
+from modulm.interfaces.kernels import KernelProvider
 from modulm.interfaces.program import Graph
 from modulm.interfaces.quantization import (
     BlockFloat4,
@@ -19,6 +19,7 @@ from modulm.interfaces.quantization import (
     Dense,
     Float8,
     GroupedInt,
+    Reordered,
     Weight,
 )
 from modulm.interfaces.support import Accepted, Rejected, Support
@@ -26,6 +27,7 @@ from modulm_kernels_cpu import describe, isa
 from modulm_kernels_cpu.library import native
 
 if TYPE_CHECKING:
+    from modulm_kernels_cpu.packed_dense import PackedMatrix
     from modulm_kernels_cpu.program import NativeProgram
     from modulm_kernels_cpu.sampling import NativeSampling
 
@@ -64,6 +66,9 @@ class CPUKernels(KernelProvider):
             return Rejected(f"op {op!r} is unknown; it has {' and '.join(_OPS)}")
         if self._isa == "generic" and not os.environ.get("MODULM_CPU_ISA"):
             return Rejected("this processor has neither AVX2 nor Arm's dot products, and torch is faster then")
+        if isinstance(weight, Reordered):
+            within = self.supports(op, weight.weight, device_type)
+            return Accepted(f"{within.note}, inputs reordered") if isinstance(within, Accepted) else within
         name = _module_name(weight)
         if name is None:
             return Rejected(f"{type(weight).__name__} has no kernel here")
@@ -92,11 +97,15 @@ class CPUKernels(KernelProvider):
 
         return NativeSampling()
 
-    def pack(self, weight: Weight, device: str, dtype: str) -> PackedWeight:
+    def pack(self, weight: Weight, device: str, dtype: str) -> "PackedMatrix":
         """See base class. Any of float32, float16 and bfloat16 may be multiplied by it, whatever `dtype` is."""
+        if isinstance(weight, Reordered):
+            from modulm_kernels_cpu.packed_reordered import ReorderedMatrix
+
+            return ReorderedMatrix(self.pack(weight.weight, device, dtype), weight)
         name = _module_name(weight)
         assert name is not None, "supports() comes before pack()"
-        packed: PackedWeight = _module(name).pack(weight, self._asked or precision())
+        packed: PackedMatrix = _module(name).pack(weight, self._asked or precision())
         return packed
 
 

@@ -38,3 +38,18 @@ def are_scaled(scales: np.ndarray, minimums: np.ndarray, zero: int) -> bool:
         return all(
             np.array_equal(scales[part].astype(np.float32) * np.float32(-zero), minimums[part]) for part in parts
         )
+
+
+def zero_points(scales: np.ndarray, minimums: np.ndarray) -> np.ndarray | None:
+    """Return uint8 zero points where each minimum is -zero * scale, exactly (AWQ, GPTQ): a byte in place of a float."""
+    at_once = max(1, (1 << 18) // scales.shape[1])
+    out = np.empty(scales.shape, np.uint8)
+    with np.errstate(all="ignore"):
+        for row in range(0, len(scales), at_once):
+            scale, minimum = (part[row : row + at_once].astype(np.float32) for part in (scales, minimums))
+            zeros = np.where(scale == 0, 0, np.rint(-minimum / scale))
+            part = np.where((zeros >= 0) & (zeros <= 255), zeros, 0).astype(np.uint8)
+            if not np.array_equal(-(part * scale), minimum):
+                return None
+            out[row : row + at_once] = part
+    return out

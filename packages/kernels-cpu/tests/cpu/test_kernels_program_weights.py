@@ -10,9 +10,10 @@ from tensor_arrays import array
 
 from modulm.interfaces import program as ops
 from modulm.interfaces.program import Graph, Section, Value
-from modulm.interfaces.quantization import BlockFloat4, ChannelInt8, Codebook4, Dense, Float8, GroupedInt
+from modulm.interfaces.quantization import BlockFloat4, ChannelInt8, Codebook4, Dense, Float8, GroupedInt, Reordered
 from modulm.worker.weights import Parts, parts_of
 from modulm_kernels_cpu import packed_dense, packed_int8, packed_q4
+from modulm_kernels_cpu.packed_reordered import ReorderedMatrix
 from modulm_kernels_cpu.program import NativeProgram
 
 GROUP = 32
@@ -82,6 +83,13 @@ def brain(data, precision):
     return plain(data.bfloat16(), precision)
 
 
+def reordered(data, precision):
+    order = np.random.default_rng(5).permutation(data.shape[1]).astype(np.int32)
+    sizes = {"out_features": len(data), "in_features": data.shape[1]}
+    weight = Reordered(**sizes, weight=grouped(data[:, torch.from_numpy(order).long()], 4), order=order)
+    return ReorderedMatrix(packed_q4.pack(weight.weight, precision), weight)
+
+
 def float8(data, precision):
     scales = data.abs().amax().view(1) / 448
     sizes = {"out_features": len(data), "in_features": data.shape[1]}
@@ -93,7 +101,7 @@ def float8(data, precision):
 
 KINDS = {
     "4 bits": four_bits, "8 bits": eight_bits, "codebook": codebook, "block floats": block_float, "channels": channels,
-    "bfloat16": brain, "float8": float8,
+    "bfloat16": brain, "float8": float8, "reordered": reordered,
 }  # fmt: skip
 
 

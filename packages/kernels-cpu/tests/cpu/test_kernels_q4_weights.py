@@ -13,6 +13,8 @@ from modulm.reference.dequantize import dequantize
 from modulm_kernels_cpu import _native
 from modulm_kernels_cpu.packed_q4 import pack, steps_of, supports
 
+ISAS = [name for name in ("generic", "avx2", "avxvnni", "avx512", "neon") if _native.can_run(name)]
+
 
 def grouped(out_features=40, in_features=96, group_size=32, bits=4, dtype=np.float16):
     work = np.random.default_rng(0)
@@ -83,6 +85,30 @@ def test_one_zero_point_needs_no_minimums():
     assert pack(nearly).size_bytes == pack(weight).size_bytes
     for one in (plain, nearly):
         assert torch.equal(pack(one).rows(torch.arange(32), torch.float32), dequantize(one, torch.float32))
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize(("group_size", "dtype"), [(32, np.float16), (128, np.float16), (16, np.float32)])
+def test_zero_points_take_a_byte_each(group_size, dtype, isa):
+    """AWQ, GPTQ: minimums that are whole multiples of the scale, in float32, as float16 could not hold them."""
+    work = np.random.default_rng(3)
+    weight = grouped(40, 256, group_size, dtype=dtype)
+    scales = work.random(weight.scales.shape).astype(dtype)
+    scales[5, 0] = 0
+    minimums = -(scales.astype(np.float32) * work.integers(0, 16, scales.shape).astype(np.float32))
+    weight = replace(weight, scales=scales, minimums=minimums)
+    lanes = 16 if isa == "avx512" else 8
+    rows = -(-40 // lanes) * lanes
+    assert pack(weight, isa=isa).size_bytes == rows * (128 + 256 // group_size * (scales.itemsize + 1))
+    index, x = torch.arange(40), torch.randn(9, 256)
+    assert torch.equal(pack(weight, isa=isa).rows(index, torch.float32), dequantize(weight, torch.float32))
+    matrix = dequantize(weight, torch.float32).double()
+    size = x.double().abs() @ matrix.abs().T
+    assert ((pack(weight, "exact", isa).linear(x, isa) - x.double() @ matrix.T).abs() <= 2e-6 * size).all()
+    assert ((pack(weight, "fast", isa).linear(x, isa) - x.double() @ matrix.T).abs() <= 2e-2 * size).all()
+    off = replace(weight, minimums=minimums + np.where(np.arange(40)[:, None] == 7, np.float32(0.01), np.float32(0)))
+    assert pack(off, isa=isa).size_bytes == rows * (128 + 256 // group_size * 8)
+    assert torch.equal(pack(off, isa=isa).rows(index, torch.float32), dequantize(off, torch.float32))
 
 
 def test_all_scales_zero():
@@ -174,11 +200,13 @@ def test_native_code_refuses_what_it_cannot_trust(arguments, message):
     ({"scales": np.ones((3, 2))}, "float32 or float16"),
     ({"minimums": np.ones((3, 1), np.float32)}, "shape of scales"),
     ({"minimums": np.ones((3, 2), np.float16)}, "type of scales"),
+    ({"zero_points": np.ones((3, 1), np.uint8)}, "shape of scales"),
+    ({"zero_points": np.ones((3, 2), np.uint8), "minimums": np.ones((3, 2), np.float32)}, "not both"),
 ])  # fmt: skip
 def test_native_packing_refuses_what_it_cannot_trust(change, message):
     arguments = {
         "codes": np.zeros((3, 32), np.uint8), "scales": np.ones((3, 2), np.float32), "minimums": None,
-        "group_size": 32, "offset": 8, "half": False, "exact": False,
+        "zero_points": None, "group_size": 32, "offset": 8, "half": False, "exact": False,
     }  # fmt: skip
     _native.Q4Weight.grouped(**arguments)
     with pytest.raises(ValueError, match=message):
