@@ -1,5 +1,6 @@
-"""Generate docs/extend/contracts/*.md, one page per contract, failures.md, and the table in docs/extend/processes.md.
+"""Generate docs/extend/contracts/*.md, one page per contract, failures.md, docs/use/structured.md, and a table.
 
+The table is in docs/extend/processes.md.
 A page is made of what there is already: the docstrings and signatures of a file under `modulm/interfaces`, the number
 and the processes of its group, an example from docs/extend that a test executes, and the entry points of the packages.
 Reads source by `ast`; imports of core only its tables, which import nothing.
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import failures
+import keywords
 from modulm.interfaces import VERSIONS
 from modulm.plugins.builtin import BUILTIN, PLATFORMS
 from modulm.plugins.families import NOUNS, PLATFORM, PROCESS_KINDS, PROCESSES
@@ -67,7 +69,11 @@ CONTRACTS = {
     "sampling": Contract(("interfaces/sampling.py",), title="Sampling kernels (`KernelProvider.sampling`)"),
     "settings": Contract(("interfaces/settings.py",), title="A plugin's own settings (`--plugin-config`)"),
     "speculator": Contract(("interfaces/speculator.py",), ("modulm.speculators",), "examples/speculator.py"),
-    "structured": Contract(("interfaces/structured.py",), ("modulm.structured_output",), "examples/structured.py"),
+    "structured": Contract(
+        ("interfaces/structured.py", "interfaces/json_schema.py"),
+        ("modulm.structured_output",),
+        "examples/structured.py",
+    ),
     "support": Contract(("interfaces/support.py",), title="Accepted or Rejected"),
 }
 
@@ -76,6 +82,7 @@ def pages(root: Path) -> dict[Path, str]:
     """Return every generated file and its text."""
     found = {FOLDER / f"{name}.md": _page(root, contract) for name, contract in CONTRACTS.items()}
     found[failures.PAGE] = failures.page()
+    found[keywords.PAGE] = keywords.page()
     processes = (root / PROCESSES_PAGE).read_text()
     before, _, rest = processes.partition(_BEGIN)
     found[PROCESSES_PAGE] = f"{before}{_BEGIN}\n\n{_process_table()}\n\n{_END}{rest.partition(_END)[2]}"

@@ -12,7 +12,6 @@ import interegular
 from lmformatenforcer import (
     CharacterLevelParser,
     JsonSchemaParser,
-    LMFormatEnforcerException,
     RegexParser,
     StringParser,
     UnionParser,
@@ -64,8 +63,8 @@ class JsonParser(CharacterLevelParser):
         """Return the parser of a schema. Raises `ValueError` with the reason why there is none."""
         try:
             return cls(JsonSchemaParser(schema, config), config)
-        except (LMFormatEnforcerException, ValueError) as error:
-            raise ValueError(str(error)) from error
+        except Exception as error:  # it raises whatever comes, also plain `Exception`
+            raise ValueError(f"lm-format-enforcer does not read it: {error}") from error
 
     def add_character(self, new_character: str) -> CharacterLevelParser:
         """See `CharacterLevelParser`."""

@@ -48,6 +48,9 @@ def _also(node: JsonObject) -> str | None:
 def _general(node: JsonObject) -> str | None:
     if not node.keys() & {"type", "enum", "const", "anyOf", "$ref"}:
         return "a schema without a type is not enforced inside another"
+    held = [*node.get("anyOf", ()), *node.get("$defs", {}).values(), *node.get("definitions", {}).values()]
+    if any(isinstance(each, bool) for each in held):
+        return "a boolean is not enforced as a schema"
     parts = node.get("$ref", "#/$defs/it").split("/")
     if len(parts) != 3 or parts[1] not in ("$defs", "definitions") or set(parts[2]) & set("~%"):
         return f"'$ref': {node['$ref']!r:.60} is not enforced, only names in '$defs'"

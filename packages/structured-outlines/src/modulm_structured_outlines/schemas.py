@@ -30,6 +30,7 @@ def expression_of(schema: Any, white_space: str | None) -> str:
         raise ValueError(reason)
     schema = deepcopy(schema)
     for node in subschemas(schema):
+        node |= {key: int(node[key]) for key in _COUNTS & node.keys()}  # "2.0" it would leave out
         if "pattern" in node:
             node["pattern"] = f"^{plain_expression(node['pattern'])}$"
     text = json.dumps(schema, ensure_ascii=False)
@@ -81,8 +82,8 @@ def _array(node: JsonObject) -> str | None:
 
 
 def _string(node: JsonObject) -> str | None:
-    for key in ("minLength", "maxLength", "minItems", "maxItems"):
-        if node.get(key, 0) > _LONGEST:
+    for key in sorted(_COUNTS & node.keys()):
+        if node[key] > _LONGEST:
             return f"{key!r} above {_LONGEST} is not enforced in time"
     if "pattern" not in node:
         return "'format' is not enforced beside a length" if len(node.keys() & _TEXT) > 1 and "format" in node else None
@@ -95,6 +96,7 @@ def _string(node: JsonObject) -> str | None:
     return None
 
 
+_COUNTS = frozenset({"minLength", "maxLength", "minItems", "maxItems"})
 _TEXT = frozenset({"minLength", "maxLength", "pattern", "format"})
 _ENFORCED = Enforced(
     by_type={

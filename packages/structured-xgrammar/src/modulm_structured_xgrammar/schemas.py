@@ -18,7 +18,7 @@ _LARGEST_FACTOR = 1024
 SYNTAX_ONLY = ("date", "date-time", "time")
 """Formats of which days that a month does not have, and wrong leap seconds, are let through."""
 _STRING = frozenset({"minLength", "maxLength", "pattern", "format"})
-_FORMATS = frozenset({*SYNTAX_ONLY, "duration", "ipv4", "ipv6", "uuid"})
+_FORMATS = frozenset({*SYNTAX_ONLY, "duration", "ipv6", "uuid"})
 _LONGEST = 256
 """Of `minLength`: larger ones take seconds and minutes."""
 _UNWRITTEN = re.compile(r"""["\x00-\x1f]|\\\\|\\(?:[tnrfv0]|c.|x[01].|u00[01].|x22|x5[cC]|u0022|u005[cC])""")

@@ -28,7 +28,7 @@ _SEVERAL = frozenset({"allOf", "anyOf", "oneOf", "prefixItems"})
 _NAMED = frozenset({"$defs", "definitions", "dependentSchemas", "patternProperties", "properties"})
 _DECIDING = ("$ref", "const", "enum", "anyOf", "allOf", "oneOf", "not", "if", "then", "else")
 """They say alone what is valid: a library that looks at one of them forgets what stands beside it."""
-ASSERTING = frozenset({
+_ASSERTING = frozenset({
     *_COUNTS, *_NUMBERS, *_ONE, *_SEVERAL, *_NAMED, *_DECIDING, "$dynamicRef", "$recursiveRef", "dependencies",
     "dependentRequired", "discriminator", "divisibleBy", "disallow", "extends", "format", "nullable", "pattern",
     "required", "type", "uniqueItems",
@@ -80,7 +80,7 @@ class Enforced:
             return str(error)
 
     def _reason(self, node: JsonObject) -> str | None:
-        asked = node.keys() & ASSERTING
+        asked = node.keys() & _ASSERTING
         if wrong := _malformed(node):
             return wrong
         if "format" in asked and node["format"] not in self.formats:
