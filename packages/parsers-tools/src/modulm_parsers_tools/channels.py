@@ -38,11 +38,10 @@ class ChannelParser(CallParser):
 
     @abstractmethod
     def copy_calls(self, text: GrowingText, read: str, recipient: str) -> Reading[None]:
-        """Report the calls that a body begins with. If it begins with none, `read` and what is read here is content."""
+        """Report the calls that a body begins with; `read` is its header, or that one of `starts` with which it begins.
 
-    def copy_start(self, text: GrowingText, found: str) -> Reading[None]:
-        """Report calls behind one of `starts`."""
-        yield Content(found)
+        If it begins with none, `read` and what is read here is content.
+        """
 
     @property
     def marks(self) -> tuple[str, ...]:
@@ -54,7 +53,7 @@ class ChannelParser(CallParser):
         leads = (START, MESSAGE, *self.openings, *(" " + each for each in self.openings))
         found = yield from text.accept(*leads, *self.starts)
         if found in self.starts:
-            yield from self.copy_start(text, found)
+            yield from self.copy_calls(text, found, "")
             found = ""
         while True:
             if found and found not in self.ends:

@@ -27,7 +27,7 @@ class DeepSeekV32ToolParser(XMLParser):
     def matches(cls, tokenizer: TokenizerView, chat_template: str) -> Support:
         """See `ResponseParser`; templates put the tags together from a variable."""
         name = cls.block[0].removeprefix(f"<{_DSML}")
-        if _DSML in chat_template and any(mark + name in chat_template for mark in (_DSML, "}}")):
+        if _DSML in chat_template and re.search(rf"(?:{_DSML}|}}}}|['\"]){name}", chat_template):
             return Accepted(f"the chat template has {_DSML} and {name}")
         return Rejected(f"the chat template has no {cls.block[0]}")
 

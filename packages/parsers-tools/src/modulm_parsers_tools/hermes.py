@@ -10,5 +10,5 @@ class HermesToolParser(MarkedParser):
     """One call between two tags, by rights; models also write several."""
 
     starts, ends = ("<tool_call>",), ("</tool_call>",)
-    foreign_signs = ("<function=", "<arg_key>", "<parameter", "]<]minimax[>[")
+    foreign_signs = ("<function=", "<arg_key>", "<parameter", "<tool_calls>", "]<]minimax[>[")
     around = ("<tool_call>\n", "\n</tool_call>")

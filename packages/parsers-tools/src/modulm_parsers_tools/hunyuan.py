@@ -29,9 +29,10 @@ class HunyuanToolParser(GLM45ToolParser):
     @classmethod
     def matches(cls, tokenizer: TokenizerView, chat_template: str) -> Support:
         """See `ResponseParser`."""
-        if not {"tool_calls", "arg_key"} <= {tag[1] for tag in _tags(tokenizer)}:
-            return Rejected("the tokenizer has no tokens for <tool_calls> and <arg_key>")
-        return Accepted("the tokenizer has tokens for <tool_calls> and <arg_key>")
+        is_in_template = "'<tool_calls{}>'" in chat_template and "'<arg_key{}>'" in chat_template
+        if is_in_template or {"tool_calls", "arg_key"} <= {tag[1] for tag in _tags(tokenizer)}:
+            return Accepted("there are <tool_calls> and <arg_key>, each with the checkpoint's suffix")
+        return Rejected("neither tokenizer nor chat template has <tool_calls> and <arg_key> with a suffix")
 
     @classmethod
     def adjust(cls, params: SamplingParams, context: ResponseContext) -> SamplingParams:

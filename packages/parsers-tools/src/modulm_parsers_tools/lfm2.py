@@ -3,8 +3,9 @@
 Source: the model cards of LFM2 and LFM2-1.2B-Tool.
 """
 
-from modulm.interfaces.parsers import Content
+from modulm.interfaces.parsers import Content, TokenizerView
 from modulm.interfaces.reading import GrowingText, Reading
+from modulm.interfaces.support import Accepted, Rejected, Support
 from modulm_parsers_tools.pythonic import PythonicToolParser
 
 _START, _END = "<|tool_call_start|>", "<|tool_call_end|>"
@@ -14,7 +15,14 @@ class LFM2ToolParser(PythonicToolParser):
     """The mark says that a list of calls follows, so any name is good."""
 
     special_tokens = (_START, _END)
-    signs = (_START,)
+
+    @classmethod
+    def matches(cls, tokenizer: TokenizerView, chat_template: str) -> Support:
+        """See `ResponseParser`; not all templates of the family write calls."""
+        for sign in (_START, "<|tool_list_start|>"):
+            if sign in chat_template or sign in tokenizer.added_tokens.values():
+                return Accepted(f"the model has {sign}")
+        return Rejected(f"neither chat template nor tokenizer has {_START}")
 
     def is_known(self, name: str) -> bool:
         """Any is."""

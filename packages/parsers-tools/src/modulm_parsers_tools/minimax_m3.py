@@ -48,7 +48,7 @@ class MiniMaxM3ToolParser(XMLParser):
             own = resolved(resolved(schema.get("properties"), schema).get(name), schema)
             if types_of(own, schema) == {"string"}:
                 yield self.arguments('"')
-                found = yield from text.copy(self._told, f"{_MARK}</{name}>")
+                found = yield from text.copy(self.in_string, f"{_MARK}</{name}>")
                 yield self.arguments('"' if found else "")
             else:
                 found = yield from self._copy_tree(text, _Element(name, own), schema)
@@ -85,9 +85,6 @@ class MiniMaxM3ToolParser(XMLParser):
         name = yield from text.take_while(_TAG)
         yield from text.accept(">")
         return name
-
-    def _told(self, piece: str) -> Event:
-        return self.arguments(json.dumps(piece, ensure_ascii=False)[1:-1])
 
 
 class _Element:

@@ -44,14 +44,11 @@ class MuseGlimmerToolParser(ChannelParser, XMLParser):
     def copy_calls(self, text: GrowingText, read: str, recipient: str) -> Reading[None]:
         """See `ChannelParser`."""
         text.record()
-        yield from text.skip_space()
-        found = yield from text.accept(*self.starts)
+        if read not in self.starts:
+            yield from text.skip_space()
+            yield from text.accept(*self.starts)
         read += text.recorded()
-        if found:
+        if found := next(filter(read.endswith, self.starts), ""):
             yield from self.copy_block(text, found, read.removesuffix(found))
         else:
             yield Content(read)
-
-    def copy_start(self, text: GrowingText, found: str) -> Reading[None]:
-        """See `ChannelParser`."""
-        yield from self.copy_block(text, found)

@@ -140,6 +140,10 @@ class XMLParser(CallParser):
             elif not (found := (yield from text.copy(Content, self.argument_start, *ends))):
                 return False
 
+    def in_string(self, piece: str) -> Event:
+        """Return more of a string in the arguments."""
+        return self.arguments(json.dumps(piece, ensure_ascii=False)[1:-1])
+
     def _value(self, text: GrowingText, types: frozenset[str]) -> Reading[str]:
         """Report a value; returns what it ended with, "" where the text was cut."""
         ends = all_ends = _words(self.argument_end, self.argument_start, self.function_end, self.block[1])
@@ -159,12 +163,9 @@ class XMLParser(CallParser):
             pieces.append(piece)
             return NOTHING
 
-        def tell(piece: str) -> Event:
-            return self.arguments(json.dumps(piece, ensure_ascii=False)[1:-1])
-
         if is_string:
             yield self.arguments('"')
-        make = tell if is_string else keep
+        make = self.in_string if is_string else keep
         while (found := (yield from text.copy(make, *ends, *entities))) in entities:
             yield make(entities[found])
         if found:

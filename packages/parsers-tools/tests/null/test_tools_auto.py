@@ -55,6 +55,18 @@ TEMPLATES = {
     "seed_oss": "{{ '<seed:tool_call>\\n<function=' + name + '>\\n<parameter=' + key + '>' }}",
     "step3": '<｜tool_calls_begin｜>function<｜tool_sep｜><steptml:invoke name="..."><steptml:parameter name="...">',
 }
+# Templates that spell a mark in another way, or have one of another format as well.
+OTHERS = [
+    ("deepseek_v32", "{%- set dsml_token = '｜DSML｜' -%}{{- '\\n\\n<' + dsml_token + 'function_calls>\\n' -}}"),
+    ("deepseek_v4", "{%- set dsml_token = '｜DSML｜' -%}{{- '\\n\\n<' + dsml_token + 'tool_calls>\\n' -}}"),
+    ("gigachat3", "{{- 'assistant' + '<|role_sep|>' }}{{- '<|function_call|>' + call | tojson }}"),
+    (
+        "hy_v3",
+        "{%- set toolcalls_begin_token = '<tool_calls{}>'.format(HYTK) %}{%- set k = '<arg_key{}>'.format(HYTK) %}",
+    ),
+    ("jamba", 'within <tool_call></tool_call> XML tags:\n<tool_calls>[{"name": <function-name-1>, ...]</tool_calls>'),
+    ("lfm2", "{{- 'List of tools: <|tool_list_start|>[' }}"),
+]
 
 
 class Tokenizer:
@@ -92,6 +104,11 @@ def test_a_models_template_tells_its_format(name):
     assert resolve_name(NAMES[chosen(TEMPLATES[name], Tokenizer())]) is resolve_name(NAMES[name])
 
 
+@pytest.mark.parametrize(("name", "template"), OTHERS)
+def test_templates_differ(name, template):
+    assert resolve_name(NAMES[chosen(template, Tokenizer())]) is resolve_name(NAMES[name])
+
+
 def test_only_formats_that_no_template_shows_have_no_template_here():
     shown = {NAMES[name] for name in TEMPLATES}
     assert {name for name in NAMES if NAMES[name] not in shown} == {"hf", "hy_v3", "hy_v4", "xlam"}
@@ -100,6 +117,7 @@ def test_only_formats_that_no_template_shows_have_no_template_here():
 def test_a_tokenizer_tells_a_format_whose_tags_no_template_spells_out():
     assert chosen("{{- '<arg_key{}>'.format(HYTK) -}}", HUNYUAN) in ("hy_v3", "hy_v4")
     assert chosen("{{ messages }}", Tokenizer("[TOOL_CALLS]")) == "mistral"
+    assert chosen("{{ messages }}", Tokenizer("<|tool_call_start|>")) == "lfm2"
     assert chosen("{{ messages }}", Tokenizer("<tool_call>")) is None
 
 
