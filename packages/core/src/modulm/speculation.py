@@ -28,7 +28,8 @@ _WITH_STATES = "it needs the model's hidden states, and speculators do not get t
 _REFUSED = {
     **dict.fromkeys(("draft_model", "mlp_speculator"), _WITH_A_MODEL),
     **dict.fromkeys(("eagle", "eagle3", "medusa", "mtp", "dflash", "dspark", "extract_hidden_states"), _WITH_STATES),
-    "ngram_gpu": "it looks n-grams up on a GPU",
+    "ngram_gpu": "it looks n-grams up on a GPU; 'ngram' does so on the CPU",
+    "suffix": "modulm-spec-decode has none yet",
 }
 """vLLM's methods for which the contract does not suffice."""
 
@@ -84,7 +85,7 @@ def choose_speculation(config: EngineConfig) -> Speculation | None:
     if method in _REFUSED and method not in registry(FAMILY):
         raise ConfigError(
             f"speculative_config method {method!r} is refused: {_REFUSED[method]}. Installed: "
-            f"{', '.join(registry(FAMILY).names()) or 'none'}; 'ngram' and 'suffix' come with modulm-spec-decode."
+            f"{', '.join(registry(FAMILY).names()) or 'none'}; 'ngram' comes with modulm-spec-decode."
         )
     choice = _custom(method) if ":" in method else None
     choice = choice or choose(FAMILY, method, registry(FAMILY).names(), lambda cls: Accepted())

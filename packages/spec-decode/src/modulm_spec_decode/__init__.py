@@ -1,1 +1,1 @@
-"""Speculators that need no second model: n-grams in `ngram.py`, suffixes in `suffix.py`."""
+"""Speculators that need no second model: n-grams, in `ngram.py`."""

@@ -111,7 +111,6 @@ KNOWN: dict[str, dict[str, str]] = {
     },
     "modulm.speculators": {
         "ngram": "modulm-spec-decode",
-        "suffix": "modulm-spec-decode",
     },
     "modulm.structured_output": {
         "guidance": "modulm-structured-guidance",
