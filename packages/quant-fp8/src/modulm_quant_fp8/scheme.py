@@ -120,7 +120,9 @@ class FbgemmFP8(StoredFP8):
     @classmethod
     def from_checkpoint(cls, checkpoint: "Checkpoint") -> "FbgemmFP8":
         """See base class."""
-        return cls(checkpoint, quantization_config(checkpoint), Layout(method=cls.name, dtypes=(DTYPES["e4m3"],)))
+        return cls(
+            checkpoint, quantization_config(checkpoint), Layout(method=cls.name, dtypes=(DTYPES["e4m3"],), by_row=True)
+        )
 
 
 def _block(config: QuantizationConfig) -> tuple[int, int] | None:

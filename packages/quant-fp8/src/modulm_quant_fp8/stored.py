@@ -36,12 +36,14 @@ class Layout:
         method: `quant_method`, for messages.
         dtypes: Types that weights may have.
         block: Rows and columns that share a scale; None: as many scales as there are rows, or one.
+        by_row: Where there are no blocks, each row must have a scale.
         is_static: Each layer must bring a scale for its activations.
     """
 
     method: str
     dtypes: tuple[str, ...]
     block: tuple[int, int] | None = None
+    by_row: bool = False
     is_static: bool = False
 
 
@@ -125,8 +127,15 @@ class StoredLayers:
             )
             return layout if not one_for_all else whole
         rows = ((out_features,), (out_features, 1))
-        wanted = shape if shape in ((), (1,), (1, 1), *rows) else rows[1]
-        expect(self._checkpoint, name, wanted, _SCALE_TYPES, who=f"{who} with one scale, or one for each row,")
+        one = () if self._layout.by_row else ((), (1,), (1, 1))
+        wanted = shape if shape in (*one, *rows) else rows[1]
+        expect(
+            self._checkpoint,
+            name,
+            wanted,
+            _SCALE_TYPES,
+            who=f"{who} with {'' if self._layout.by_row else 'one scale, or '}one for each row,",
+        )
         return (1, in_features) if shape in rows else whole
 
     def _check_activations(self, module: str, who: str) -> None:

@@ -107,6 +107,11 @@ def test_declarations_that_cannot_be_honoured(key, value):
         checked({"weight": WEIGHT, "weight_scale": scale()}, **{key: value})
 
 
+def test_each_row_of_fbgemm_has_a_scale():
+    with pytest.raises(CheckpointError, match=r"up_proj.weight_scale' in .* \[\], but .* with one for each row"):
+        checked({"weight": WEIGHT, "weight_scale": scale()}, scheme=FbgemmFP8)
+
+
 def test_rows_of_fbgemm_are_e4m3():
     with pytest.raises(CheckpointError, match="float8_e5m2"):
         checked({"weight": WEIGHT.astype(E5M2), "weight_scale": scale(shape=(16, 1))}, scheme=FbgemmFP8)
