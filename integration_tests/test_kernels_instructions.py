@@ -34,7 +34,9 @@ SSE3_AND_POPCNT = re.compile(r"movddup|movs[hl]dup|h(add|sub)p[sd]|addsubp[sd]|l
 ESCAPED = re.compile(r"(4\w )?0f 3[8a] ")
 """SSSE3 to SSE4.2, after an optional REX."""
 PREFIXES = re.compile(r"((26|2e|36|3e|64|65|66|67|f0|f2|f3) )*")
-OWNER = re.compile(r"_Z+NK?6modulm(?:7generic|4avx2|7avxvnni|6avx512|11avx512_bf16)")
+TILES = re.compile(r"(tile|tdp|[ls][dt]tilecfg)")
+"""AMX; encoded as AVX is."""
+OWNER = re.compile(r"_Z+NK?6modulm(?:7generic|4avx2|7avxvnni|6avx512|11avx512_bf16|3amx)")
 
 
 def instructions(library):
@@ -51,6 +53,10 @@ def instructions(library):
 
 def fits(owner, raw, words):
     """Whether code of `owner`, an instruction set or "" for what runs everywhere, may hold the instruction."""
+    if owner == "amx":
+        return True
+    if TILES.match(words):
+        return False
     if owner.startswith("avx512"):
         return owner == "avx512_bf16" or "bf16" not in words
     names = words.split()[:2]  # the first may be a prefix
@@ -75,7 +81,7 @@ def misplaced(library):
 @needs_objdump
 def test_each_instruction_stands_where_it_is_known_to_run():
     functions = {function for function, _, _ in instructions(_native.__file__)}
-    for name in ("7generic", "4avx2", "7avxvnni", "6avx512", "11avx512_bf16"):
+    for name in ("7generic", "4avx2", "7avxvnni", "6avx512", "11avx512_bf16", "3amx"):
         assert any(name in function for function in functions), f"no symbols of {name}: is the library stripped?"
     assert misplaced(_native.__file__) == []
 
@@ -106,6 +112,7 @@ MUTANTS = {
         SHARED + inside("", "void g(float* x) { shared(x); }"): "",
     },
     "initialised for AVX-512 while the library loads": {inside("::avx512", LATE): V4},
+    "AMX in AVX-512": {inside("::avx512", "void f() { __builtin_ia32_tilerelease(); }"): f"{V4} -mamx-tile"},
     "AVX-512 in AVX2": {inside("::avx2", f"void f(float* x) {LOOP}"): V4},
     "integers of x86-64-v3": {inside("::generic", "int f(unsigned x) { return __builtin_clz(x); }"): f"{V2} -mlzcnt"},
     "x86-64-v2 where the choice is made": {inside("", "int f(unsigned long x) { return __builtin_popcountl(x); }"): V2},

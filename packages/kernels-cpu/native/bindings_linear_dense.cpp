@@ -104,7 +104,9 @@ class DenseWeight : public PackedWeight {
                bool exact) const {
     const DenseKernels& kernels = dense_for(weight_.element, exact, isa);
     const int64_t inputs = weight_.inputs;
-    const Activations packed = Activations::in(scratch(Activations::bytes_for(tokens, inputs)), tokens, inputs,
+    // Kernels may read, and pass over, what would belong to the tokens that the last tile lacks.
+    const int64_t room = (tokens + kernels.tile - 1) / kernels.tile * kernels.tile;
+    const Activations packed = Activations::in(scratch(Activations::bytes_for(room, inputs)), room, inputs,
                                                kernels.inputs_per_word);
     pool().run(tokens, 1 + (1 << 14) / inputs, [&](int64_t begin, int64_t end) {
       kernels.pack_tokens(from, from_type, stride, begin, end, packed);

@@ -5,6 +5,10 @@
 
 #if defined(__x86_64__)
 #include <cpuid.h>
+#if defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 #elif defined(__aarch64__) && defined(__linux__)
 #include <asm/hwcap.h>
 #include <sys/auxv.h>
@@ -18,6 +22,23 @@ namespace {
 bool has_avx_vnni() {
   unsigned a = 0, b = 0, c = 0, d = 0;
   return __get_cpuid_count(7, 1, &a, &b, &c, &d) != 0 && (a >> 4 & 1u) != 0;
+}
+
+// Tiles for bytes and bfloat16. The system keeps their registers for a process that asked, once, for all its threads.
+bool has_amx() {
+#if defined(__linux__)
+  static const bool granted = [] {
+    unsigned a = 0, b = 0, c = 0, d = 0;
+    if (__get_cpuid_count(7, 0, &a, &b, &c, &d) == 0) return false;
+    constexpr unsigned bf16 = 1u << 22, tile = 1u << 24, int8 = 1u << 25;
+    if ((~d & (bf16 | tile | int8)) != 0) return false;
+    constexpr long request_permission = 0x1023, tile_data = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
+    return syscall(SYS_arch_prctl, request_permission, tile_data) == 0;
+  }();
+  return granted;
+#else
+  return false;
+#endif
 }
 #elif defined(__aarch64__)
 bool has_dot_product() {
@@ -57,6 +78,7 @@ const char* name_of(Isa isa) {
     case Isa::avxvnni: return "avxvnni";
     case Isa::avx512: return "avx512";
     case Isa::avx512_bf16: return "avx512_bf16";
+    case Isa::amx: return "amx";
     case Isa::neon: return "neon";
     default: return "generic";
   }
@@ -73,6 +95,7 @@ bool can_run(Isa isa) {
     case Isa::avxvnni: return avx2 && has_avx_vnni();
     case Isa::avx512: return avx512;
     case Isa::avx512_bf16: return avx512 && __builtin_cpu_supports("avx512bf16");
+    case Isa::amx: return avx512 && __builtin_cpu_supports("avx512bf16") && has_amx();
     default: return false;
   }
 #elif defined(__aarch64__)

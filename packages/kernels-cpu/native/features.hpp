@@ -5,10 +5,11 @@
 
 namespace modulm {
 
-enum class Isa { generic, avx2, avxvnni, avx512, avx512_bf16, neon };
+enum class Isa { generic, avx2, avxvnni, avx512, avx512_bf16, amx, neon };
 
 // All of them, the best first: on any processor only some can run.
-inline constexpr Isa kIsas[] = {Isa::avx512_bf16, Isa::avx512, Isa::avxvnni, Isa::avx2, Isa::neon, Isa::generic};
+inline constexpr Isa kIsas[] = {Isa::amx, Isa::avx512_bf16, Isa::avx512, Isa::avxvnni, Isa::avx2, Isa::neon,
+                                Isa::generic};
 
 // The best instruction set this processor and this build have, or the one named in MODULM_CPU_ISA when it can run here.
 // Throws std::runtime_error when that name is unknown or cannot run, or when not even `generic` can. Decided once per

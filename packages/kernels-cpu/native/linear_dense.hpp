@@ -84,12 +84,14 @@ MODULM_FAMILY(DenseKernels, dense)
 
 #if defined(__x86_64__)
 namespace avx512_bf16 { extern const DenseKernels rounded; }
+namespace amx { extern const DenseKernels rounded; }
 #endif
 
 // Kernels for such weights: unless `exact`, those that round activations to bfloat16, where the processor multiplies it.
 inline const DenseKernels& dense_for(Element element, bool exact, Isa which) {
 #if defined(__x86_64__)
   if (which == Isa::avx512_bf16 && element == Element::bf16 && !exact) return avx512_bf16::rounded;
+  if (which == Isa::amx && element == Element::bf16 && !exact) return amx::rounded;
 #endif
   return dense(which);
 }

@@ -7,7 +7,7 @@ builds none of them but the checkpoint reader; imports no room and no torch.
 import dataclasses
 import importlib.util
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -108,7 +108,7 @@ def resolve(config: EngineConfig) -> Resolution:
     else:
         architecture, defaults = first[0], saved.config_defaults
     # Published configurations leave out what the model family takes for granted.
-    model = model_config(config, {**defaults, **hf}, platform)
+    model = model_config(config, {**defaults, **hf}, platform, kernels)
     generation = checkpoint.generation_config() if config.generation_config == "auto" else {}
     speculation = choose_speculation(config)
     choices = [
@@ -164,13 +164,15 @@ def tokenizer_data(config: EngineConfig, checkpoint: Checkpoint) -> TokenizerDat
     return open_checkpoint(named)[0].tokenizer()
 
 
-def model_config(config: EngineConfig, hf: dict[str, Any], platform: Platform) -> ModelConfig:
+def model_config(
+    config: EngineConfig, hf: dict[str, Any], platform: Platform, kernels: Sequence[KernelProvider] = ()
+) -> ModelConfig:
     """Read what the engine must know of config.json: architectures, dtype, longest sequence."""
     return ModelConfig(
         name=config.served_model_name or config.model,
         hf=hf,
         architectures=_architectures(config, hf),
-        dtype=_dtype(config, hf, platform),
+        dtype=_dtype(config, hf, platform, kernels),
         max_model_len=_max_model_len(config, hf),
     )
 
@@ -187,8 +189,7 @@ def program_key(
 
     `model` is (architecture, reference of its class).
     """
-    able = platform.device_type == "cpu" and any(kernel.runs_programs for kernel in kernels)
-    if not able or config.enforce_eager:
+    if not program_dtypes(config, platform, kernels):
         return None
     architecture, reference = model
     spec = importlib.util.find_spec(refs.split(reference)[0])
@@ -200,7 +201,7 @@ def program_key(
         architecture=architecture,
         model=reference,
         config=hf,
-        dtype=_dtype(config, hf, platform),
+        dtype=_dtype(config, hf, platform, kernels),
         max_model_len=config.max_model_len,
         quantization=config.quantization,
         tensors=tensors,
@@ -209,6 +210,13 @@ def program_key(
         versions=[version(DISTRIBUTION), *sorted({record.origin for record in discovery.records()})],
         sources=programs.source_state([Path(spec.origin), *layers.glob("*.py")]),
     )
+
+
+def program_dtypes(config: EngineConfig, platform: Platform, kernels: Sequence[KernelProvider]) -> tuple[str, ...]:
+    """Return the dtypes in which programs may run here, the best first; none where models run eagerly."""
+    if config.enforce_eager or platform.device_type != "cpu":
+        return ()
+    return next((kernel.program_dtypes for kernel in kernels if kernel.runs_programs), ())
 
 
 def _architectures(config: EngineConfig, hf: dict[str, Any]) -> list[str]:
@@ -224,10 +232,13 @@ def _text_config(hf: dict[str, Any]) -> dict[str, Any]:
     return {**hf, **text, "architectures": hf.get("architectures")} if isinstance(text, dict) else hf
 
 
-def _dtype(config: EngineConfig, hf: dict[str, Any], platform: Platform) -> str:
+def _dtype(config: EngineConfig, hf: dict[str, Any], platform: Platform, kernels: Sequence[KernelProvider]) -> str:
     stored = str(hf.get("dtype") or hf.get("torch_dtype") or "float32").removeprefix("torch.")
     if config.dtype == "auto":
-        return platform.default_dtype(stored)
+        wanted = platform.default_dtype(stored)
+        runs = program_dtypes(config, platform, kernels)
+        # What is fast in torch may be what no program computes in, and a program is faster than torch.
+        return wanted if wanted in runs else next((one for one in runs if one in platform.supported_dtypes), wanted)
     if config.dtype not in platform.supported_dtypes:
         raise ConfigError(
             f"dtype={config.dtype!r} does not work on platform {platform.name!r}. "

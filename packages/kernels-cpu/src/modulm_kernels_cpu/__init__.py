@@ -6,7 +6,7 @@ Importing this loads no torch and no native library; `provider.py` is what core 
 
 
 def isa() -> str:
-    """Return the name of the instruction set in use: "avx512_bf16", "avx512", "avxvnni", "avx2", "neon" or "generic".
+    """Return the instruction set in use: "amx", "avx512_bf16", "avx512", "avxvnni", "avx2", "neon" or "generic".
 
     Raises `ImportError` when the native library is missing or broken, and `RuntimeError` when MODULM_CPU_ISA names an
     instruction set that cannot run here or the processor runs none of them.

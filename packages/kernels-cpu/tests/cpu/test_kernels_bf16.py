@@ -12,12 +12,18 @@ from modulm_kernels_cpu import _native
 from modulm_kernels_cpu.packed_dense import pack
 from modulm_kernels_cpu.provider import CPUKernels
 
-ISA = "avx512_bf16"
+ISA = ""
 SHAPES = [(1, 1), (3, 2), (8, 31), (31, 64), (33, 129), (40, 255), (40, 257), (65, 258), (97, 300), (64, 1027)]
 NUMBERS = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
 CANARY = 77
 
-pytestmark = pytest.mark.skipif(not _native.can_run(ISA), reason=f"{ISA} cannot run here: not run")
+
+@pytest.fixture(autouse=True, scope="module", params=["avx512_bf16", "amx"])
+def isa(request):
+    global ISA  # noqa: PLW0603
+    if not _native.can_run(request.param):
+        pytest.skip(f"{request.param} cannot run here: not run")
+    ISA = request.param
 
 
 def numbers(shape, seed=0):
@@ -136,8 +142,9 @@ def test_other_weights_keep_activations_as_they_are(dtype):
     assert torch.equal(packed.linear(x, ISA), packed.linear(x, "avx512"))
 
 
-@pytest.mark.skipif(_native.isa() != ISA, reason="another instruction set is in use")
 def test_explanations_say_what_is_rounded():
+    if _native.isa() != ISA:
+        pytest.skip("another instruction set is in use")
     notes = {}
     for precision in ("fast", "exact"):
         kernels = CPUKernels()

@@ -16,7 +16,7 @@ from modulm.reference.dequantize import dequantize
 from modulm_kernels_cpu import _native
 from modulm_kernels_cpu.packed_int8 import pack, supports
 
-ISAS = [name for name in ("generic", "avx2", "avxvnni", "avx512", "neon") if _native.can_run(name)]
+ISAS = [name for name in ("generic", "avx2", "avxvnni", "avx512", "amx", "neon") if _native.can_run(name)]
 SHAPES = [  # out_features, in_features, group_size
     (1, 32, 32),
     (8, 16, 16),

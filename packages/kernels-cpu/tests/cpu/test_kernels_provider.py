@@ -74,7 +74,7 @@ def test_description():
     assert modulm_kernels_cpu.describe().startswith(f"instruction set {_native.isa()}, {count} thread{plural}")
 
 
-@pytest.mark.parametrize("isa", ["generic", "avx2", "avxvnni", "avx512", "avx512_bf16", "neon"])
+@pytest.mark.parametrize("isa", ["generic", "avx2", "avxvnni", "avx512", "avx512_bf16", "amx", "neon"])
 def test_an_instruction_set_can_be_named(isa):
     if not _native.can_run(isa):
         pytest.skip(f"{isa} cannot run here")

@@ -16,7 +16,7 @@ from modulm.reference.dequantize import dequantize
 from modulm_kernels_cpu import _native
 from modulm_kernels_cpu.packed_q4 import pack, steps_of
 
-ISAS = [name for name in ("generic", "avx2", "avxvnni", "avx512", "neon") if _native.can_run(name)]
+ISAS = [name for name in ("generic", "avx2", "avxvnni", "avx512", "amx", "neon") if _native.can_run(name)]
 EPSILON = 2.0**-24
 IQ4_NL = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113]
 NF4 = [

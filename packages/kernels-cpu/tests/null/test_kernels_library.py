@@ -9,7 +9,7 @@ import pytest
 import modulm_kernels_cpu
 from modulm_kernels_cpu.library import native, numa_nodes
 
-SETS = ("avx512_bf16", "avx512", "avxvnni", "avx2", "neon", "generic")
+SETS = ("amx", "avx512_bf16", "avx512", "avxvnni", "avx2", "neon", "generic")
 
 
 def test_it_says_what_is_in_use():

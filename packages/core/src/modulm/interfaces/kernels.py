@@ -54,10 +54,15 @@ class StepProgram(Protocol):
 
 
 class KernelProvider(ABC):
-    """A family of kernels for one kind of device. `runs_programs` says whether `program` may be asked."""
+    """A family of kernels for one kind of device.
+
+    `runs_programs` says whether `program` may be asked, `program_dtypes` what activations its programs compute in, the
+    best first: it is the dtype of a model for which nobody asked for one.
+    """
 
     name: ClassVar[str]
     runs_programs: ClassVar[bool] = False
+    program_dtypes: ClassVar[tuple[str, ...]] = ("float32",)
 
     def __init__(self) -> None:
         """Made without arguments, once per engine."""
