@@ -5,6 +5,7 @@ dtype is.
 """
 
 import re
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -30,7 +31,7 @@ class StoredFP8(QuantizationScheme):
         self._layers = StoredLayers(checkpoint, layout)
         self._layout = layout
         self._activations = str(config.keys.get("activation_scheme") or "dynamic")
-        self._ignored = [(key, name) for key in _LISTS for name in config.names(key)]
+        self._ignored = {key: config.names(key) for key in _LISTS}
 
     @classmethod
     def matches(cls, checkpoint: "Checkpoint") -> Support:
@@ -71,7 +72,7 @@ class StoredFP8(QuantizationScheme):
 
     def _is_quantized(self, checkpoint: "Checkpoint", module: str) -> bool:
         is_float8 = self._layers.is_float8(module)
-        ignored = any(follows(module, partial(_means, name), key) for key, name in self._ignored)
+        ignored = any(follows(module, partial(_means, names), key) for key, names in self._ignored.items())
         if is_float8 and ignored:
             raise CheckpointError(
                 f"Layer {module!r} in {checkpoint.path} is stored in 8-bit floats, but its declaration leaves it out "
@@ -138,8 +139,8 @@ def _block(config: QuantizationConfig) -> tuple[int, int] | None:
     return found[0], found[1]
 
 
-def _means(name: str, module: str) -> bool:
-    """Whether a list's name means a layer: by words, or after "re:" by a regular expression from the beginning."""
-    if name.startswith("re:"):
-        return re.match(name.removeprefix("re:"), module) is not None
-    return is_part(name, module)
+def _means(names: Sequence[str], module: str) -> bool:
+    """Whether a list means a layer: by words, or after "re:" by a regular expression from the beginning."""
+    patterns = [name.removeprefix("re:") for name in names if name.startswith("re:")]
+    words = [name for name in names if not name.startswith("re:")]
+    return any(is_part(name, module) for name in words) or any(re.match(one, module) for one in patterns)

@@ -123,6 +123,25 @@ def test_layers_of_plain_floats_are_left_alone(names):
     assert checked({"weight": np.ones(SHAPE, ml_dtypes.bfloat16)}, modules_to_not_convert=names) is None
 
 
+QKV = [f"model.layers.3.self_attn.{name}_proj" for name in "qkv"]
+
+
+@pytest.mark.parametrize("names", [QKV, ["self_attn"], ["re:.*[qkv]_proj"], [QKV[0], "k_proj", "re:.*v_proj"]], ids=str)
+def test_a_list_that_names_all_parts_means_what_they_are_fused_into(names):
+    module = "model.layers.3.self_attn.qkv_proj"
+    config = {"quantization_config": {"quant_method": "fp8", "modules_to_not_convert": names}}
+    checkpoint = MemoryCheckpoint(config, {f"{module}.weight": np.ones(SHAPE, ml_dtypes.bfloat16)})
+    assert FP8.from_checkpoint(checkpoint).rule(checkpoint, module, *SHAPE) is None
+
+
+def test_a_list_that_names_some_parts_is_refused():
+    module = "model.layers.3.self_attn.qkv_proj"
+    config = {"quantization_config": {"quant_method": "fp8", "modules_to_not_convert": QKV[:2]}}
+    checkpoint = MemoryCheckpoint(config, {f"{module}.weight": np.ones(SHAPE, ml_dtypes.bfloat16)})
+    with pytest.raises(CheckpointError, match="q_proj, k_proj of layer .*qkv_proj', but not v_proj"):
+        FP8.from_checkpoint(checkpoint).rule(checkpoint, module, *SHAPE)
+
+
 @pytest.mark.parametrize("names", [["model.layers.30"], ["up_pro"], ["qkv_proj"], ["p_proj"], ["re:up_proj"]])
 def test_lists_mean_whole_words(names):
     assert checked({"weight": WEIGHT, "weight_scale": scale()}, ignored_layers=names) == "fp8"

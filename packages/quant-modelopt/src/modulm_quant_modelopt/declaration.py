@@ -4,6 +4,7 @@ Says which algorithm a layer is stored by, going by names alone: all layers by o
 its own ("MIXED_PRECISION"). Knows algorithms as words; `algorithms.py` knows their tensors.
 """
 
+from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from functools import partial
 from typing import TYPE_CHECKING
@@ -33,7 +34,7 @@ class Declaration:
             raise self.config.refused("quant_algo", "it must be the name of an algorithm, such as 'FP8' or 'NVFP4'")
         self.algorithm = found.upper()
         self.method = config.method
-        self._left_out = [(key, name) for key in _LEFT_OUT for name in self.config.names(key)]
+        self._left_out = {key: self.config.names(key) for key in _LEFT_OUT}
         self._by_layer = self._layers() if self.algorithm == MIXED else {}
 
     @classmethod
@@ -50,7 +51,7 @@ class Declaration:
 
         Raises `CheckpointError` where it means some parts of a fused layer and not others.
         """
-        if any(follows(module, partial(_means, name), key) for key, name in self._left_out):
+        if any(follows(module, partial(_means, names), key) for key, names in self._left_out.items()):
             return None
         if self.algorithm != MIXED:
             return self.algorithm
@@ -73,8 +74,9 @@ class Declaration:
         return found
 
 
-def _means(name: str, module: str) -> bool:
-    """Whether a list's name means a layer: with a star as a pattern of the whole name, else by whole words."""
-    if "*" in name or "?" in name:
-        return fnmatchcase(module, name) or fnmatchcase(f"{module}.", name)
-    return is_part(name, module)
+def _means(names: Sequence[str], module: str) -> bool:
+    """Whether a list means a layer: with a star by a pattern of the whole name, else by whole words."""
+    patterns = [name for name in names if "*" in name or "?" in name]
+    if any(fnmatchcase(one, name) for name in patterns for one in (module, f"{module}.")):
+        return True
+    return any(is_part(name, module) for name in names if name not in patterns)

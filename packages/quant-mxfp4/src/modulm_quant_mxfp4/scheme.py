@@ -6,6 +6,7 @@ in the low half of a byte, and `x_scales`, exponents [..., rows, columns / 32] a
 them: gpt-oss has those of gate and up in turn. Knows no kernels and no models. Source: OCP Microscaling Formats 1.0.
 """
 
+from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -77,7 +78,7 @@ class MXFP4(QuantizationScheme):
         return {"weights": "4 bits, groups of 32", "tensors": blocks, "activations": "kept as floats"}
 
     def _refuse_left_out(self, checkpoint: "Checkpoint", module: str) -> None:
-        if any(follows(module, partial(_means, name), _LIST) for name in self._left_out):
+        if follows(module, partial(_means, self._left_out), _LIST):
             raise CheckpointError(
                 f"Layer {module!r} in {checkpoint.path} is stored in blocks of MXFP4, but {_LIST} leaves it out. Check "
                 "that config and weights belong together."
@@ -122,8 +123,9 @@ class GptOssMXFP4(MXFP4):
     name: ClassVar[str] = "gpt_oss_mxfp4"
 
 
-def _means(name: str, module: str) -> bool:
-    """Whether a list's name means a layer: by whole words, or with stars as a pattern of it or of what it is in."""
-    if "*" not in name:
-        return is_part(name, module)
-    return fnmatchcase(module, name) or fnmatchcase(module, f"{name}.*")
+def _means(names: Sequence[str], module: str) -> bool:
+    """Whether a list means a layer: by whole words, or with stars by a pattern of it or of what it is in."""
+    patterns = [name for name in names if "*" in name]
+    if any(fnmatchcase(module, one) for name in patterns for one in (name, f"{name}.*")):
+        return True
+    return any(is_part(name, module) for name in names if name not in patterns)
