@@ -61,7 +61,7 @@ void multiply_panel(const uint8_t* panel, const Activations& x, int64_t token, i
     const uint8_t* weights = panel + chunk * kChunk * kWordBytes;
     int64_t word = 0;
     for (; word + kWords <= words; word += kWords, weights += kStepBytes) {
-      if (!both) {
+      if (!both && count >= kFewestToFetch) {
         for (int64_t at = 0; at < kStepBytes; at += 64) __builtin_prefetch(weights + kBytesAhead + at, 0, 2);
       }
       add(from + word, kTokenBytes, weights);
