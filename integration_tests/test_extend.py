@@ -146,6 +146,8 @@ timed = your_package.executor:TimedExecutor
 float64 = your_package.kernels:Float64Kernels
 [modulm.lora_resolvers]
 folders = your_package.lora:Folders
+[modulm.speculators]
+echo = your_package.speculator:Echo
 [modulm.structured_output]
 choices = your_package.structured:Choices
 [modulm.tool_parsers]

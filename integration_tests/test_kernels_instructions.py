@@ -112,7 +112,7 @@ MUTANTS = {
         SHARED + inside("", "void g(float* x) { shared(x); }"): "",
     },
     "initialised for AVX-512 while the library loads": {inside("::avx512", LATE): V4},
-    "AMX in AVX-512": {inside("::avx512", "void f() { __builtin_ia32_tilerelease(); }"): f"{V4} -mamx-tile"},
+    "AMX in AVX-512": {inside("::avx512", 'void f() { asm volatile("tilerelease"); }'): f"{V4} -mamx-tile"},
     "AVX-512 in AVX2": {inside("::avx2", f"void f(float* x) {LOOP}"): V4},
     "integers of x86-64-v3": {inside("::generic", "int f(unsigned x) { return __builtin_clz(x); }"): f"{V2} -mlzcnt"},
     "x86-64-v2 where the choice is made": {inside("", "int f(unsigned long x) { return __builtin_popcountl(x); }"): V2},

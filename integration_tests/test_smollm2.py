@@ -73,7 +73,7 @@ def _gap(model, context, first, second):
 
 
 KINDS = {
-    "reference": {"kernels": "torch", "attention_backend": "torch"},
+    "reference": {"dtype": "float32", "kernels": "torch", "attention_backend": "torch"},
     "exact": {"kernel_precision": "exact", "kv_cache_dtype": "float32"},
     "as it comes": {},
 }

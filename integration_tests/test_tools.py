@@ -108,10 +108,6 @@ def test_both_processes_know_the_parser_file_and_the_log_says_what_was_chosen(se
     ("options", "words"),
     [
         (["--tool-parser-plugin={folder}/sad.py", "--tool-call-parser=house"], ["sad.py", "No module named 'absent'"]),
-        (
-            ["--tool-call-parser=functiongemma"],
-            ["'functiongemma' is not installed", "pip install", "modulm-parsers-tools"],
-        ),
         (["--tool-call-parser=hermse"], ["'hermse' is unknown", "Did you mean 'hermes'"]),
     ],
 )

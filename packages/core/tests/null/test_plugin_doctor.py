@@ -207,13 +207,23 @@ def test_the_commands_mend(report, ill, command):
     }  # fmt: skip
 
 
+WELL = """
+from modulm.interfaces.speculator import Speculator
+class P(Speculator):
+    name = "p"
+    def __init__(self, settings, limits): ...
+    def propose(self, sequences): ...
+def f(): ...
+"""
+
+
 @pytest.fixture
 def well(new_site):
     site = new_site()
     site.install(
         "dist-well",
         {DRAFTERS: {"well": "m_well:P"}, GENERAL: {"quick": "m_well:f"}},
-        m_well="class P: ...\ndef f(): ...",
+        m_well=WELL,
     )
     return site
 
@@ -234,7 +244,7 @@ def test_what_is_well_is_not_tried_again_until_it_changes(well, command):
     assert subjects == {"dist-well:well", "dist-well:quick"}
     fourth, _, _ = command(well, "doctor", "--json")
     assert tried(fourth) == 2, "what is not well is tried each time"
-    (well.folder / "m_well.py").write_text("class P: ...\ndef f(): ...  # mended\n")
+    (well.folder / "m_well.py").write_text(f"{WELL}# mended\n")
     assert command(well, "doctor")[2] == 0
 
 

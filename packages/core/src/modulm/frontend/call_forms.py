@@ -104,7 +104,7 @@ class CallForms:
 
     def blamed(self, parse: "Parse", error: RequestError) -> RequestError:
         """Return why the form of calls was refused, by the tool at fault where it is one's."""
-        for function in parse.tools:
+        for function in parse.tools if registry(FAMILY).names() else []:
             try:
                 if parse.forced or function.get("strict"):
                     self._choose_backend(StructuredOutputsParams(json=arguments_schema(function)))
