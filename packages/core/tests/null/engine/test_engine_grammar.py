@@ -143,7 +143,7 @@ def engine(monkeypatch):
     Digits.made = Digits.compiled = 0
     Digits.gate.clear()
     registry(FAMILY).register("digits", Digits)
-    grammars = Grammars(lambda: VOCABULARY, backend="digits", timeout_s=5)
+    grammars = Grammars(lambda: VOCABULARY, backend="digits", timeout_s=60)
     engine = Engine(EngineConfig(model="m", max_num_batched_tokens=6), Least(), max_model_len=100, grammars=grammars)
     yield engine
     Digits.gate.set()
