@@ -3,27 +3,28 @@
 Log-probabilities are those of transformers' model in float64 with the weights that the library dequantises.
 """
 
-import importlib.util
-
 import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
-from modulm import LLM, SamplingParams
 from modulm.checkpoints.safetensors import SafetensorsCheckpoint
 from modulm.cli import main
 from modulm_quant_bitsandbytes.quantized import nf4
 from modulm_quant_bitsandbytes.scheme import BitsAndBytes
 from modulm_testkit.oracles.weights import dequantised, faults
-from modulm_testkit.scored import scored
-from modulm_testkit.steps import prompt
+from modulm_testkit.scored import (
+    EXACT,
+    PROMPTS,
+    continued,
+    continued_by_transformers,
+    scored,
+    scored_by_transformers,
+)
 
 library = pytest.importorskip("bitsandbytes")
 
-EXACT = {"dtype": "float32", "kv_cache_dtype": "float32", "kernel_precision": "exact", "cpu_threads": 1}
-PROMPTS = [prompt(30, 1), prompt(17, 2)]
 BOUND = 1e-4
 """Of log-probabilities, where activations are not rounded."""
 FAST_BOUND = 0.1
@@ -71,8 +72,7 @@ def logprobs(folder, worth):
     with torch.inference_mode():
         for name, numbers in worth.items():
             model.get_submodule(name).weight.copy_(torch.from_numpy(np.ascontiguousarray(numbers)))
-        rows = [model(torch.tensor([tokens])).logits[0, :-1] for tokens in PROMPTS]
-    return [torch.log_softmax(row, -1).numpy() for row in rows]
+    return scored_by_transformers(model, PROMPTS)
 
 
 def test_values_are_the_librarys(made):
@@ -101,11 +101,7 @@ def test_log_probabilities(made, tiny_folder):
 
 def check_kernels(ran):
     """All quantized layers, query, key and value as one, are served by the best kernels there are."""
-    found = {name: count for name, count in ran.kernels.items() if "Codebook4" in name or "ChannelInt8" in name}
-    assert sum(found.values()) == 4, ran.kernels
-    if importlib.util.find_spec("modulm_kernels_cpu"):
-        assert all(name.startswith("cpu: linear") for name in found), ran.kernels
-        assert "run by kernels 'cpu'" in ran.explained["worker"]["program"]
+    assert ran.num_served("Codebook4", "ChannelInt8") == 4, ran.kernels
 
 
 def test_text_is_transformers(made):
@@ -121,19 +117,8 @@ def test_text_is_transformers(made):
             layer.weight.data = torch.from_numpy(numbers).float()
             parent, _, last = name.rpartition(".")
             setattr(theirs.get_submodule(parent), last, layer)
-    wanted = []
-    for tokens in PROMPTS:
-        ids = torch.tensor([tokens])
-        length = {"max_new_tokens": 16, "min_new_tokens": 16}
-        out = theirs.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False, use_cache=False, **length)
-        wanted.append(out[0, len(tokens) :].tolist())
-    llm = LLM(str(folder), num_kv_blocks=64, **EXACT)
-    try:
-        params = SamplingParams(max_tokens=16, min_tokens=16, temperature=0.0)
-        got = [list(one.outputs[0].token_ids) for one in llm.generate(PROMPTS, params)]
-    finally:
-        llm.shutdown()
-    assert got == wanted
+    wanted = continued_by_transformers(theirs, PROMPTS, use_cache=False)
+    assert continued(folder, PROMPTS, **EXACT) == wanted
 
 
 @pytest.mark.parametrize("shape", [(6, 128), (7, 96), (512, 320)])

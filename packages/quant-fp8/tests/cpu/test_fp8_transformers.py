@@ -3,7 +3,6 @@
 On the CPU transformers multiplies the scales into the weights, here in float64, and leaves activations as they are.
 """
 
-import importlib.util
 import json
 import shutil
 from types import SimpleNamespace
@@ -16,12 +15,9 @@ from transformers import AutoModelForCausalLM
 from transformers.integrations.finegrained_fp8 import Fp8Quantize
 
 from modulm.errors import CheckpointError
-from modulm_testkit.scored import scored
-from modulm_testkit.steps import prompt
+from modulm_testkit.scored import EXACT, PROMPTS, scored, scored_by_transformers
 
 BOUND = 1e-4
-PROMPTS = [prompt(30, 1), prompt(17, 2)]
-EXACT = {"dtype": "float32", "kv_cache_dtype": "float32", "kernel_precision": "exact", "cpu_threads": 1}
 
 
 def written(source, folder, change, **declared):
@@ -42,12 +38,6 @@ def by_transformers(block, scale_fmt="float"):
     return Fp8Quantize(SimpleNamespace(quantization_config=settings))._quantize_one
 
 
-def logprobs(model):
-    with torch.inference_mode():
-        rows = [model.double()(torch.tensor([tokens])).logits[0, :-1] for tokens in PROMPTS]
-    return [torch.log_softmax(row, -1).numpy() for row in rows]
-
-
 def read_by_transformers(folder):
     experts = {"experts_implementation": "eager"}  # the others have no float64
     return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, **experts).eval()
@@ -56,14 +46,10 @@ def read_by_transformers(folder):
 def check(folder, theirs, layers, **options):
     """The engine's log-probabilities are `theirs`; so many weights are of 8 bits, all served by the best kernels."""
     ran = scored(folder, PROMPTS, **EXACT, **options)
-    for got, want in zip(ran.logprobs, logprobs(theirs), strict=True):
+    for got, want in zip(ran.logprobs, scored_by_transformers(theirs, PROMPTS), strict=True):
         assert want.std() > 1
         np.testing.assert_allclose(got, want, atol=BOUND)
-    eights = {name: count for name, count in ran.kernels.items() if "Float8" in name}
-    assert sum(eights.values()) == layers, ran.kernels
-    if importlib.util.find_spec("modulm_kernels_cpu"):
-        assert all(name.startswith("cpu: linear") for name in eights), ran.kernels
-        assert "run by kernels 'cpu'" in ran.explained["worker"]["program"]
+    assert ran.num_served("Float8") == layers, ran.kernels
 
 
 @pytest.mark.parametrize(("block", "scale_fmt"), [([32, 32], "float"), ([32, 32], "ue8m0"), ([8, 32], "float")])

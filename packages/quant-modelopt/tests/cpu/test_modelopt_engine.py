@@ -4,7 +4,6 @@ The oracle is transformers' model in float64 with the numbers that the codes and
 are tried in `null/test_modelopt_library.py`.
 """
 
-import importlib.util
 import json
 import shutil
 
@@ -17,13 +16,10 @@ from transformers import AutoModelForCausalLM
 
 from modulm.errors import CheckpointError
 from modulm_testkit.checkpoints import tiny_llama, write_safetensors
-from modulm_testkit.scored import scored
-from modulm_testkit.steps import prompt
+from modulm_testkit.scored import EXACT, PROMPTS, scored, scored_by_transformers
 
 E4M3 = ml_dtypes.float8_e4m3fn
 MAGNITUDES = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6])
-PROMPTS = [prompt(30, 1), prompt(17, 2)]
-EXACT = {"dtype": "float32", "kv_cache_dtype": "float32", "cpu_threads": 1}
 KV = {"k_proj.k_scale": np.float32(0.02), "v_proj.v_scale": np.float32(0.03)}
 
 
@@ -92,21 +88,15 @@ def written(llama, folder, algorithm_of, declared, more=()):
 
 
 def check(folder, theirs, kinds, *, bound, **options):
-    ran = scored(folder, PROMPTS, **EXACT, **options)
-    for tokens, got in zip(PROMPTS, ran.logprobs, strict=True):
-        with torch.inference_mode():
-            want = torch.log_softmax(theirs(torch.tensor([tokens])).logits[0, :-1], -1).numpy()
+    ran = scored(folder, PROMPTS, **{**EXACT, **options})
+    for want, got in zip(scored_by_transformers(theirs, PROMPTS), ran.logprobs, strict=True):
         assert want.std() > 1
         error = (
             np.sqrt(((got - want) ** 2).mean()) if options["kernel_precision"] == "fast" else np.abs(got - want).max()
         )
         assert error <= bound
     for kind, count in kinds.items():
-        served = {name: number for name, number in ran.kernels.items() if f" {kind} " in name}
-        assert sum(served.values()) == count, ran.kernels
-        if importlib.util.find_spec("modulm_kernels_cpu"):
-            assert all(name.startswith("cpu: linear") for name in served), ran.kernels
-            assert "run by kernels 'cpu'" in ran.explained["worker"]["program"]
+        assert ran.num_served(kind) == count, ran.kernels
     return ran
 
 

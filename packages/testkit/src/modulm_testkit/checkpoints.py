@@ -64,6 +64,14 @@ def tiny_llama(folder: Path, *, seed: int = 7, **changes: Any) -> Path:
     return folder
 
 
+def tiny_mixture(folder: Path) -> Path:
+    """Write a Qwen3-MoE with a tokenizer: 2 layers of 4 experts, of which 2 are asked for each token."""
+    experts = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "norm_topk_prob": True}
+    sizes = {**SIZES, "vocab_size": write_tokenizer(folder), "hidden_size": 64, "head_dim": 16, "bos_token_id": 0}
+    tiny_model(folder, "Qwen3MoeForCausalLM", {**sizes, **experts, "eos_token_id": 1, "initializer_range": 0.3})
+    return folder
+
+
 def tiny_model(folder: Path, architecture: str, config: Mapping[str, Any], *, seed: int = 0) -> Any:
     """Write a random model of an architecture of transformers, float32, and return transformers' own."""
     import torch
