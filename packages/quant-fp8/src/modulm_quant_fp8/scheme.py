@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from modulm.errors import CheckpointError
 from modulm.interfaces.quantization import QuantizationScheme, Weight
-from modulm.interfaces.quantization_config import QuantizationConfig, follows, is_part, quantization_config
-from modulm.interfaces.support import Accepted, Rejected, Support
+from modulm.interfaces.quantization_config import QuantizationConfig, declares, follows, is_part, quantization_config
+from modulm.interfaces.support import Support
 from modulm_quant_fp8.online import PerTensor, can_quantize
 from modulm_quant_fp8.stored import ACTIVATION_SCALES, DTYPES, Layout, StoredLayers
 
@@ -36,11 +36,7 @@ class StoredFP8(QuantizationScheme):
     @classmethod
     def matches(cls, checkpoint: "Checkpoint") -> Support:
         """Accept a checkpoint that declares this `quant_method`."""
-        try:
-            method = quantization_config(checkpoint).method
-        except CheckpointError as error:
-            return Rejected(str(error))
-        return Accepted() if method == cls.name else Rejected(f"the checkpoint declares quant_method {method!r}")
+        return declares(checkpoint, cls.name)
 
     def rule(self, checkpoint: "Checkpoint", module: str, out_features: int, in_features: int) -> str | None:
         """See base class."""

@@ -16,8 +16,8 @@ import numpy as np
 from modulm.errors import CheckpointError
 from modulm.interfaces.checkpoint import expect
 from modulm.interfaces.quantization import BlockFloat4, QuantizationScheme, Weight
-from modulm.interfaces.quantization_config import follows, is_part, quantization_config
-from modulm.interfaces.support import Accepted, Rejected, Support
+from modulm.interfaces.quantization_config import declares, follows, is_part, quantization_config
+from modulm.interfaces.support import Support
 
 if TYPE_CHECKING:
     from modulm.interfaces.checkpoint import Checkpoint
@@ -40,11 +40,7 @@ class MXFP4(QuantizationScheme):
     @classmethod
     def matches(cls, checkpoint: "Checkpoint") -> Support:
         """Accept a checkpoint that declares either name: they are one format."""
-        try:
-            method = quantization_config(checkpoint).method
-        except CheckpointError as error:
-            return Rejected(str(error))
-        return Accepted() if method in _METHODS else Rejected(f"the checkpoint declares quant_method {method!r}")
+        return declares(checkpoint, *_METHODS)
 
     @classmethod
     def from_checkpoint(cls, checkpoint: "Checkpoint") -> "MXFP4":
