@@ -21,10 +21,22 @@ import time
 from pathlib import Path
 
 GROUPS = ("modulm.kernels", "modulm.tool_parsers", "modulm.lora_resolvers", "modulm.models", "modulm.structured_output")
+BACKEND = """
+from modulm.interfaces.structured import StructuredOutputBackend
+
+
+class Thing(StructuredOutputBackend):
+    name = "thing"
+
+    @classmethod
+    def supports(cls, params): ...
+    def __init__(self, vocabulary): ...
+    def compile(self, params): ...
+"""
 FILES = {
     "__init__.py": '"""A plugin that is well."""\n',
     "general.py": "def register():\n    pass\n",
-    "thing.py": "class Thing:\n    pass\n",
+    "thing.py": BACKEND,
 }
 BAR_S = 0.4
 SCAN = "from importlib.metadata import entry_points; entry_points()"
