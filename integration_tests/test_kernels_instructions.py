@@ -34,6 +34,8 @@ SSE3_AND_POPCNT = re.compile(r"movddup|movs[hl]dup|h(add|sub)p[sd]|addsubp[sd]|l
 ESCAPED = re.compile(r"(4\w )?0f 3[8a] ")
 """SSSE3 to SSE4.2, after an optional REX."""
 PREFIXES = re.compile(r"((26|2e|36|3e|64|65|66|67|f0|f2|f3) )*")
+BF16 = re.compile(r"v\w*bf16")
+"""The instruction, not an address that happens to be written so."""
 TILES = re.compile(r"(tile|tdp|[ls][dt]tilecfg)")
 """AMX; encoded as AVX is."""
 OWNER = re.compile(r"_Z+NK?6modulm(?:7generic|4avx2|7avxvnni|6avx512|11avx512_bf16|3amx)")
@@ -58,7 +60,7 @@ def fits(owner, raw, words):
     if TILES.match(words):
         return False
     if owner.startswith("avx512"):
-        return owner == "avx512_bf16" or "bf16" not in words
+        return owner == "avx512_bf16" or not BF16.match(words)
     names = words.split()[:2]  # the first may be a prefix
     if raw.startswith("62 ") or any(BEYOND_V2.fullmatch(name) for name in names):  # 62: EVEX, AVX-512's encoding
         return False
@@ -112,6 +114,9 @@ MUTANTS = {
         SHARED + inside("", "void g(float* x) { shared(x); }"): "",
     },
     "initialised for AVX-512 while the library loads": {inside("::avx512", LATE): V4},
+    "BF16 in AVX-512": {
+        inside("::avx512", 'void f() { asm volatile("vdpbf16ps %zmm0, %zmm1, %zmm2"); }'): f"{V4} -mavx512bf16"
+    },
     "AMX in AVX-512": {inside("::avx512", 'void f() { asm volatile("tilerelease"); }'): f"{V4} -mamx-tile"},
     "AVX-512 in AVX2": {inside("::avx2", f"void f(float* x) {LOOP}"): V4},
     "integers of x86-64-v3": {inside("::generic", "int f(unsigned x) { return __builtin_clz(x); }"): f"{V2} -mlzcnt"},

@@ -154,23 +154,15 @@ void multiply_blocks(const Q4View& weight, const QuantizedRows& x, int64_t first
   }
 }
 
-template <Q4Kind kKind>
-void of_kind(const Q4View& weight, const QuantizedRows& x, int64_t first, int64_t last, int64_t begin, int64_t end,
-             const Q4Out& out, const Q4Ahead& ahead) {
-  if (weight.unit == 32) return multiply_blocks<kKind, 32>(weight, x, first, last, begin, end, out, ahead);
-  multiply_blocks<kKind, 16>(weight, x, first, last, begin, end, out, ahead);
-}
-
 void fast(const Q4View& weight, const QuantizedRows& x, int64_t first, int64_t last, int64_t begin, int64_t end,
           const Q4Out& out, const Q4Ahead& ahead) {
   const int64_t rest = x.tile < kTileTokens ? end - begin : (end - begin) % kTileTokens;
   const int64_t tiled = rest < kFewTokens || x.tile < kTileTokens ? end - rest : end;
   if (tiled > begin) {
-    switch (weight.kind) {
-      case Q4Kind::minimums: of_kind<Q4Kind::minimums>(weight, x, first, last, begin, tiled, out, ahead); break;
-      case Q4Kind::offset: of_kind<Q4Kind::offset>(weight, x, first, last, begin, tiled, out, ahead); break;
-      case Q4Kind::codebook: of_kind<Q4Kind::codebook>(weight, x, first, last, begin, tiled, out, ahead); break;
-    }
+    with_kind(weight.kind, [&]<Q4Kind kKind>() {
+      const auto multiply = weight.unit == 32 ? multiply_blocks<kKind, 32> : multiply_blocks<kKind, 16>;
+      multiply(weight, x, first, last, begin, tiled, out, ahead);
+    });
   }
   if (tiled < end) {
     avx512::linear_q4.fast(weight, x, first, last, tiled, end, out, tiled > begin ? Q4Ahead{} : ahead);

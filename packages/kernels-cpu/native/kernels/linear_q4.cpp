@@ -153,37 +153,21 @@ void fast_of(const Q4View& weight, const QuantizedRows& x, int64_t first, int64_
   for (; block < last; ++block) multiply.template operator()<1>(block);
 }
 
-template <Q4Kind kKind>
-void fast_kind(const Q4View& weight, const QuantizedRows& x, int64_t first, int64_t last, int64_t begin, int64_t end,
-               const Q4Out& out, const Q4Ahead& ahead) {
-  if (weight.unit == 32) return fast_of<kKind, 32>(weight, x, first, last, begin, end, out, ahead);
-  fast_of<kKind, 16>(weight, x, first, last, begin, end, out, ahead);
-}
-
 void fast(const Q4View& weight, const QuantizedRows& x, int64_t first, int64_t last, int64_t begin, int64_t end,
           const Q4Out& out, const Q4Ahead& ahead) {
-  switch (weight.kind) {
-    case Q4Kind::minimums: return fast_kind<Q4Kind::minimums>(weight, x, first, last, begin, end, out, ahead);
-    case Q4Kind::offset: return fast_kind<Q4Kind::offset>(weight, x, first, last, begin, end, out, ahead);
-    case Q4Kind::codebook: return fast_kind<Q4Kind::codebook>(weight, x, first, last, begin, end, out, ahead);
-  }
-}
-
-template <Q4Kind kKind>
-void exact_kind(const Q4View& weight, const float* x, int64_t first, int64_t last, int64_t begin, int64_t end,
-                const Q4Out& out) {
-  for (int64_t block = first; block < last; ++block) {
-    by_tokens(begin, end, [&]<int T>(int64_t token) { exact_block<kKind, T>(weight, x, block, token, out); });
-  }
+  with_kind(weight.kind, [&]<Q4Kind kKind>() {
+    const auto multiply = weight.unit == 32 ? fast_of<kKind, 32> : fast_of<kKind, 16>;
+    multiply(weight, x, first, last, begin, end, out, ahead);
+  });
 }
 
 void exact(const Q4View& weight, const float* x, int64_t first, int64_t last, int64_t begin, int64_t end,
            const Q4Out& out) {
-  switch (weight.kind) {
-    case Q4Kind::minimums: return exact_kind<Q4Kind::minimums>(weight, x, first, last, begin, end, out);
-    case Q4Kind::offset: return exact_kind<Q4Kind::offset>(weight, x, first, last, begin, end, out);
-    case Q4Kind::codebook: return exact_kind<Q4Kind::codebook>(weight, x, first, last, begin, end, out);
-  }
+  with_kind(weight.kind, [&]<Q4Kind kKind>() {
+    for (int64_t block = first; block < last; ++block) {
+      by_tokens(begin, end, [&]<int T>(int64_t token) { exact_block<kKind, T>(weight, x, block, token, out); });
+    }
+  });
 }
 
 }  // namespace

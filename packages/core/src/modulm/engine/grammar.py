@@ -17,7 +17,7 @@ from typing import NamedTuple, TypeVar, cast
 import msgspec
 import numpy as np
 
-from modulm.engine.thinking import Marks, ThinkingGrammar
+from modulm.engine.thinking import Marks, ThinkingGrammar, is_allowed
 from modulm.errors import ConfigError, NotInstalled, PluginError, RequestError
 from modulm.interfaces.structured import CompiledGrammar, Grammar, StructuredOutputBackend, Vocabulary
 from modulm.log import logger
@@ -267,9 +267,7 @@ def _fill(grammar: Grammar, drafted: Sequence[int], rows: np.ndarray, ends: froz
     num_taken = 0
     for row, token in zip(rows, drafted, strict=False):
         grammar.fill(row)
-        # A grammar that refuses a token need not be the same afterwards, so the mask is asked.
-        is_allowed = token // 32 < len(row) and int(row[token // 32]) >> token % 32 & 1
-        if not is_allowed or token in ends or not grammar.accept([token]):
+        if not is_allowed(row, token) or token in ends or not grammar.accept([token]):
             break
         num_taken += 1
         if grammar.is_terminated:

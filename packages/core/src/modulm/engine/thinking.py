@@ -249,8 +249,15 @@ def _allow(mask: np.ndarray, token: int) -> None:
     mask[token // 32] |= np.uint32(1 << token % 32)
 
 
+def is_allowed(mask: np.ndarray, token: int) -> bool:
+    """Say whether a mask allows a token. To be asked before a token that may be refused is told to a grammar.
+
+    A grammar that has refused one need not be the same as before.
+    """
+    return bool(token // 32 < len(mask) and int(mask[token // 32]) >> token % 32 & 1)
+
+
 def _allows(form: Grammar, token: int, num_words: int) -> bool:
-    """Ask by the mask: a grammar that has refused a token need not be the same as before."""
     mask = np.zeros(num_words, dtype=np.uint32)
     form.fill(mask)
-    return bool(token // 32 < num_words and int(mask[token // 32]) >> token % 32 & 1)
+    return is_allowed(mask, token)
