@@ -1,7 +1,7 @@
 """The `gguf` quantization: a tensor's raw rows -> the canonical `Weight` that holds exactly its values.
 
-Knows which ggml type fits which kind; `blocks.py` takes blocks apart, `checkpoint.py` provides rows. Types that fit
-none become `Encoded` and are decoded by the `gguf` package, on the CPU.
+Knows which ggml type fits which kind; `layouts.py` takes blocks apart, `checkpoint.py` provides rows. Types that only
+the `gguf` package knows become `Encoded` and are decoded by it, on the CPU.
 """
 
 from collections import Counter
@@ -12,15 +12,18 @@ import numpy as np
 from modulm.errors import CheckpointError
 from modulm.interfaces.quantization import Codebook4, Dense, Encoded, GroupedInt, QuantizationScheme, Weight
 from modulm.interfaces.support import Accepted, Rejected, Support
-from modulm_quant_gguf.blocks import LAYOUTS, unpack
+from modulm_quant_gguf import blocks, grid_blocks
 from modulm_quant_gguf.checkpoint import GGUFCheckpoint
 from modulm_quant_gguf.ggml_types import GGMLType
+from modulm_quant_gguf.layouts import unpack
 from modulm_quant_gguf.values import float32
 
 if TYPE_CHECKING:
     from modulm.interfaces.checkpoint import Checkpoint
 
 _FLOATS = ("F32", "F16", "BF16", "F64")
+LAYOUTS = blocks.LAYOUTS | grid_blocks.LAYOUTS
+"""How each type that a canonical kind holds is taken apart."""
 
 
 class GGUFScheme(QuantizationScheme):

@@ -1,11 +1,11 @@
 """Tiny models of every architecture, written as llama.cpp's converter does, come back as transformers had them.
 
 The oracle is transformers itself: our config and tensors, saved as a folder, must load without a missing or unexpected
-name and give the original's logits. GGUF names come from gguf's own table, transformations from the converter's text.
+name and give the original's logits. `conftest.py`
+writes the file.
 """
 
 import json
-import re
 
 import gguf
 import numpy as np
@@ -53,79 +53,10 @@ MODELS = {
     "smollm3": ("smollm3", {"num_hidden_layers": 4}),
 }
 GGUF_ARCH = {"mixtral": "llama", "qwen3_moe": "qwen3moe", "gemma3_text": "gemma3", "olmo3": "olmo2"}
-STACKS = {"w1": "gate", "w3": "up", "w2": "down", "gate_proj": "gate", "up_proj": "up", "down_proj": "down"}
-
-
-def metadata_of(config, arch):
-    """The keys llama.cpp's converter writes, each where the config has a value."""
-    rope = config.rope_parameters.get("full_attention", config.rope_parameters)
-    values = {
-        "block_count": config.num_hidden_layers,
-        "context_length": config.max_position_embeddings,
-        "embedding_length": config.hidden_size,
-        "feed_forward_length": config.intermediate_size,
-        "attention.head_count": config.num_attention_heads,
-        "attention.head_count_kv": config.num_key_value_heads,
-        "attention.layer_norm_rms_epsilon": config.rms_norm_eps,
-        "attention.key_length": getattr(config, "head_dim", None),
-        "attention.sliding_window": getattr(config, "sliding_window", None),
-        "rope.freq_base": float(rope["rope_theta"]),
-        "rope.scaling.original_context_length": getattr(config, "original_max_position_embeddings", None),
-        "attn_logit_softcapping": getattr(config, "attn_logit_softcapping", None),
-        "final_logit_softcapping": getattr(config, "final_logit_softcapping", None),
-        "attention.scale": getattr(config, "attention_multiplier", None),
-        "embedding_scale": getattr(config, "embedding_multiplier", None),
-        "residual_scale": getattr(config, "residual_multiplier", None),
-        "logit_scale": getattr(config, "logits_scaling", None),
-        "expert_count": getattr(config, "num_local_experts", None) or getattr(config, "num_experts", None),
-        "expert_used_count": getattr(config, "num_experts_per_tok", None),
-        "expert_feed_forward_length": getattr(config, "moe_intermediate_size", None),
-    }
-    return {f"{arch}.{key}": value for key, value in values.items() if value is not None}
-
-
-def permuted(weight, heads):
-    """The converter's `permute`: halves of a head become neighbours."""
-    halves = weight.reshape(heads, 2, weight.shape[0] // heads // 2, *weight.shape[1:])
-    return halves.swapaxes(1, 2).reshape(weight.shape)
-
-
-def converted(tensors, config, arch):
-    """Tensors under GGUF's names and as the converter changes them, float32."""
-    table = gguf.get_tensor_name_map(next(k for k, v in gguf.MODEL_ARCH_NAMES.items() if v == arch), 16)
-    out, stacks = {}, {}
-    for name, tensor in tensors.items():
-        values = tensor.float().numpy()
-        if arch in ("llama", "granite", "smollm3") and re.search(r"[qk]_proj\.", name):
-            values = permuted(values, config.num_attention_heads if "q_proj" in name else config.num_key_value_heads)
-        if arch.startswith("gemma") and name.endswith("norm.weight"):
-            values = values + 1
-        expert = re.fullmatch(r"model\.layers\.(\d+)\..*experts\.(\d+)\.(\w+)\.weight", name)
-        if expert:
-            stacks.setdefault(f"blk.{expert[1]}.ffn_{STACKS[expert[3]]}_exps.weight", {})[int(expert[2])] = values
-            continue
-        stem, suffix = name.rsplit(".", 1)
-        out[f"{table.get_name(stem)}.{suffix}"] = values
-    stacked = {name: np.stack([parts[index] for index in sorted(parts)]) for name, parts in stacks.items()}
-    return out | stacked | rope_tensors(config)
-
-
-def rope_tensors(config):
-    rope = config.rope_parameters
-    if rope.get("rope_type") == "longrope":
-        lengths = ("long", "short")
-        return {f"rope_factors_{length}.weight": np.array(rope[f"{length}_factor"], np.float32) for length in lengths}
-    if rope.get("rope_type") == "llama3":
-        from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
-
-        plain = 1 / rope["rope_theta"] ** (torch.arange(0, config.head_dim, 2) / config.head_dim)
-        scaled, _ = ROPE_INIT_FUNCTIONS["llama3"](config, "cpu")
-        return {"rope_freqs.weight": (plain / scaled).float().numpy()}
-    return {}
 
 
 @pytest.fixture(params=MODELS)
-def original(request, tmp_path, write_gguf):
+def original(request, tmp_path, write_gguf, convert):
     """A tiny model, its tensors as transformers saves them, and the GGUF file made of them."""
     model_type, options = MODELS[request.param]
     torch.manual_seed(0)
@@ -137,7 +68,7 @@ def original(request, tmp_path, write_gguf):
     model.save_pretrained(tmp_path / "original")
     tensors = load_file(tmp_path / "original/model.safetensors")
     arch = GGUF_ARCH.get(model_type, model_type)
-    return model, tensors, write_gguf(arch, metadata_of(config, arch), converted(tensors, config, arch))
+    return model, tensors, write_gguf(arch, *convert(tensors, config, arch))
 
 
 def test_tensors_names_and_config_come_back(original, tmp_path):
@@ -168,18 +99,18 @@ def test_every_architecture_is_among_the_models():
 
 
 @pytest.mark.parametrize("name", ["self_attn.q_proj", "self_attn.k_proj", "mlp.down_proj"])
-def test_rows_of_quantized_weights_are_put_in_order(name, write_gguf, tmp_path):
+def test_rows_of_quantized_weights_are_put_in_order(name, write_gguf, convert):
     """Q8_0 rows in the file are in the converter's order; the weight's are in transformers', and near the original."""
     torch.manual_seed(0)
     config = AutoConfig.for_model("llama", **SIZES)
     tensors = dict(AutoModelForCausalLM.from_config(config, dtype=torch.float32).state_dict())
     tensors.pop("lm_head.weight")
     kind = gguf.GGMLQuantizationType.Q8_0
+    metadata, numbers = convert(tensors, config, "llama")
     quantized = {
-        key: (gguf.quants.quantize(value, kind), kind) if value.ndim == 2 else value
-        for key, value in converted(tensors, config, "llama").items()
+        key: (gguf.quants.quantize(value, kind), kind) if value.ndim == 2 else value for key, value in numbers.items()
     }
-    checkpoint = GGUFCheckpoint.open(write_gguf("llama", metadata_of(config, "llama"), quantized))
+    checkpoint = GGUFCheckpoint.open(write_gguf("llama", metadata, quantized))
     module = f"model.layers.1.{name}"
     expected = tensors[f"{module}.weight"]
     weight = GGUFScheme.from_checkpoint(checkpoint).weight(checkpoint, module, *expected.shape)

@@ -12,11 +12,11 @@ from modulm.errors import CheckpointError
 from modulm.interfaces.quantization import Codebook4, Dense, Encoded, GroupedInt
 from modulm_quant_gguf.checkpoint import GGUFCheckpoint
 from modulm_quant_gguf.ggml_types import KNOWN
-from modulm_quant_gguf.scheme import GGUFScheme
+from modulm_quant_gguf.scheme import LAYOUTS, GGUFScheme
 from modulm_quant_gguf.values import DECODABLE
 
 ROWS, COLUMNS = 12, 512
-CODEBOOKS = ("IQ4_NL", "IQ4_XS", "MXFP4", "NVFP4")
+CODEBOOKS = ("MXFP4", "NVFP4")
 FLOATS = ("F32", "F16", "BF16")
 
 
@@ -56,9 +56,7 @@ def random_rows(name):
 def expected_kind(name):
     if name in FLOATS:
         return Dense
-    if name in CODEBOOKS:
-        return Codebook4
-    return GroupedInt if name.startswith("Q") else Encoded
+    return Codebook4 if name in CODEBOOKS or name.startswith("IQ") else GroupedInt
 
 
 @pytest.mark.parametrize("name", [name for name in DECODABLE if name != "F64"])
@@ -74,9 +72,16 @@ def test_every_type_as_linear_and_as_embedding(name, write_gguf, required):
         assert (weight.out_features, weight.in_features) == (ROWS, COLUMNS)
         np.testing.assert_array_equal(values(weight), expected)
         np.testing.assert_array_equal(checkpoint.tensor(f"{module}.weight").astype(np.float32), expected)
-    if isinstance(weight, Encoded):
-        np.testing.assert_array_equal(weight.decode(weight.data[3:5]), expected[3:5])
     assert scheme.describe() == {"types": {name: 2}}
+
+
+def test_a_type_only_gguf_knows_is_decoded_by_it(monkeypatch, write_gguf, required):
+    monkeypatch.delitem(LAYOUTS, "IQ3_S")
+    raw, kind = random_rows("IQ3_S")
+    checkpoint = GGUFCheckpoint.open(write_gguf("llama", required("llama"), {"output.weight": (raw, kind)}))
+    weight = GGUFScheme.from_checkpoint(checkpoint).weight(checkpoint, "lm_head", ROWS, COLUMNS)
+    assert isinstance(weight, Encoded)
+    np.testing.assert_array_equal(weight.decode(weight.data[3:5]), gguf.quants.dequantize(raw, kind)[3:5])
 
 
 def test_float64_becomes_float32(write_gguf, required):

@@ -6,8 +6,9 @@ import gguf
 import numpy as np
 import pytest
 
-from modulm_quant_gguf.blocks import LAYOUTS, unpack
 from modulm_quant_gguf.ggml_types import KNOWN, GGMLType, ggml_type
+from modulm_quant_gguf.layouts import unpack
+from modulm_quant_gguf.scheme import LAYOUTS
 from modulm_quant_gguf.values import DECODABLE
 
 BY_NAME = {kind.name: kind for kind in KNOWN.values()}
@@ -69,7 +70,7 @@ def test_pieces_do_not_show(monkeypatch):
     kind, layout = BY_NAME["Q6_K"], LAYOUTS["Q6_K"]
     raw = next(quantized(kind, 50, 512))
     whole = unpack(raw, kind, layout)
-    monkeypatch.setattr("modulm_quant_gguf.blocks._PIECE_ELEMENTS", 768)
+    monkeypatch.setattr("modulm_quant_gguf.layouts._PIECE_ELEMENTS", 768)
     for part, expected in zip(unpack(raw, kind, layout), whole, strict=True):
         np.testing.assert_array_equal(part, expected)
 
