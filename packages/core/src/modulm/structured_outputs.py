@@ -78,7 +78,7 @@ class StructuredOutputsParams:
                 continue
             if not isinstance(value, str):
                 raise _refused(f"{name}={value!r:.100}: it must be a text")
-            if not value.strip() and name != "regex":
+            if not (value if name == "whitespace_pattern" else value.strip()) and name != "regex":
                 raise _refused(f"{name} is empty")
             if len(value) > MAX_CHARACTERS:
                 raise _refused(f"{name} has {len(value):,} characters, and at most {MAX_CHARACTERS:,} are read")

@@ -16,6 +16,7 @@ from modulm.structured_outputs import MAX_CHARACTERS, StructuredOutputsParams
         ({"json": True}, "json", "true"),
         ({"json_object": True}, "json_object", ""),
         ({"regex": ""}, "regex", ""),
+        ({"json_object": True, "whitespace_pattern": " "}, "json_object", ""),
         ({"choice": ["a", 'b"']}, "choice", '["a", "b\\""]'),
         ({"grammar": "start: /a/"}, "grammar", "start: /a/"),
         ({"structural_tag": {"a": 1}}, "structural_tag", '{"a": 1}'),

@@ -1,7 +1,8 @@
 """The backend: modulm's forms as lm-format-enforcer's parsers, and its token enforcer as `Grammar`.
 
 It reads characters: tokens that are parts of characters are never allowed. Which JSON Schemas it enforces is in
-`schemas.py`, how its parsers are made in `parsers.py`. It is imported when it is asked. Source: its behaviour, 0.11.3.
+`schemas.py`, how its parsers are made in `parsers.py`. It is imported when a form is compiled, since it imports torch
+where that is installed. Source: its behaviour, 0.11.3.
 """
 
 from collections.abc import Sequence
@@ -18,6 +19,7 @@ from modulm.interfaces.structured import (
     Vocabulary,
 )
 from modulm.interfaces.support import Accepted, Rejected, Support
+from modulm_structured_lmfe.expressions import read_expression
 from modulm_structured_lmfe.schemas import fixed_texts, read
 
 if TYPE_CHECKING:
@@ -32,9 +34,9 @@ class FormatEnforcerBackend(StructuredOutputBackend):
 
     @classmethod
     def supports(cls, params: StructuredOutputsParams) -> Support:
-        """Make the parser, which needs no vocabulary."""
+        """Look at schema and expression, without the library; `compile` refuses what only that can tell."""
         try:
-            _parser(params)
+            _check(params)
         except ValueError as error:
             return Rejected(str(error))
         return Accepted()
@@ -70,6 +72,7 @@ class FormatEnforcerBackend(StructuredOutputBackend):
     def compile(self, params: StructuredOutputsParams) -> CompiledGrammar:
         """See `StructuredOutputBackend`."""
         try:
+            _check(params)
             _parser(params)
             self._check_characters(params)
         except ValueError as error:
@@ -150,6 +153,18 @@ class FormatEnforcerGrammar(Grammar):
     def is_terminated(self) -> bool:
         """See `Grammar`."""
         return set(self._allowed()) <= set(self._vocabulary.eos_token_ids)
+
+
+def _check(params: StructuredOutputsParams) -> None:
+    """Raise `ValueError` with what would not be enforced."""
+    if params.kind in ("grammar", "structural_tag"):
+        raise ValueError(f"no {params.kind.replace('_', ' ')} is read")
+    if params.whitespace_pattern is not None:
+        raise ValueError("'whitespace_pattern' is not enforced")
+    if params.kind == "regex":
+        read_expression(params.text)
+    elif params.kind == "json":
+        read(params.text)
 
 
 def _parser(params: StructuredOutputsParams, alphabet: str | None = None) -> "CharacterLevelParser":

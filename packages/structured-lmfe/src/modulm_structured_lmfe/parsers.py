@@ -21,25 +21,18 @@ from lmformatenforcer.consts import COMPLETE_ALPHABET
 from lmformatenforcer.jsonschemaparser import NumberParsingState, ObjectParsingStage, ObjectParsingState
 
 from modulm.interfaces.structured import StructuredOutputsParams
+from modulm_structured_lmfe.expressions import read_expression
 from modulm_structured_lmfe.schemas import read
-
-_MOST_REPEATS = 500
-"""All states of an expression are worked out at once, in Python."""
-
 
 _MOST_SPACES = 24
 """Enough for a line and its indentation."""
 
 
 def parser_of(params: StructuredOutputsParams, alphabet: str | None = None) -> CharacterLevelParser:
-    """Return the form as a parser. Raises `ValueError` with the reason why there is none."""
+    """Return a form that is supported as a parser. Raises `ValueError` with the reason why there is none."""
     kind, text, alphabet = params.kind, params.text, alphabet or COMPLETE_ALPHABET
-    if kind in ("grammar", "structural_tag"):
-        raise ValueError(f"no {kind.replace('_', ' ')} is read")
-    if params.whitespace_pattern is not None:
-        raise ValueError("'whitespace_pattern' is not enforced")
     if kind == "regex":
-        return read_expression(text, CharacterLevelParserConfig(alphabet=alphabet))
+        return _regex_parser(read_expression(text), CharacterLevelParserConfig(alphabet=alphabet))
     if kind == "choice":
         parser = UnionParser([StringParser(choice) for choice in params.choice or ()])
         parser.config = CharacterLevelParserConfig(alphabet=alphabet)
@@ -130,14 +123,8 @@ def _corrected(parser: Any) -> Any:
     return parser
 
 
-def read_expression(text: str, config: CharacterLevelParserConfig) -> RegexParser:
-    """Return the parser of a regular expression. Raises `ValueError` with the reason why there is none."""
-    text = text.removeprefix("^")
-    text = text[:-1] if re.search(r"(?<!\\)(?:\\\\)*\$\Z", text) else text
-    if any(int(count) > _MOST_REPEATS for count in re.findall(r"\d+(?=[,\d]*\})", text)):
-        raise ValueError(f"more than {_MOST_REPEATS} repeats are not enforced in time")
+def _regex_parser(text: str, config: CharacterLevelParserConfig) -> RegexParser:
     try:
-        re.compile(text)
         return RegexParser(text, config)
-    except (re.error, interegular.InvalidSyntax, interegular.Unsupported) as error:
+    except (interegular.InvalidSyntax, interegular.Unsupported) as error:
         raise ValueError(f"the expression is not read: {str(error) or type(error).__name__}") from error

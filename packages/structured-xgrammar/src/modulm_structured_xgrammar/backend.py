@@ -1,12 +1,12 @@
 """The backend: modulm's forms as xgrammar's grammars, and its matchers as `Grammar`.
 
-xgrammar leaves out what it does not enforce; `schemas.py` and `expressions.py` say what that is. It is imported when it
-is asked, since it brings torch and transformers. Source: xgrammar's documentation and behaviour, 0.2.9.
+xgrammar leaves out what it does not enforce; `schemas.py` and `expressions.py` say what that is. It is imported when a
+form is compiled, since it brings torch and transformers. Source: xgrammar's documentation and behaviour, 0.2.9.
 """
 
 import json
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,7 +22,7 @@ from modulm.interfaces.structured import (
 )
 from modulm.interfaces.support import Accepted, Rejected, Support
 from modulm_structured_xgrammar.expressions import read_expression
-from modulm_structured_xgrammar.schemas import SYNTAX_ONLY, refusal, rewritten
+from modulm_structured_xgrammar.schemas import SYNTAX_ONLY, patterns_in, refusal, rewritten
 
 if TYPE_CHECKING:
     import xgrammar
@@ -41,9 +41,9 @@ class XGrammarBackend(StructuredOutputBackend):
 
     @classmethod
     def supports(cls, params: StructuredOutputsParams) -> Support:
-        """Look at the schema, then have xgrammar read the form, which needs no vocabulary."""
+        """Look at schemas and expressions, without the library; `compile` refuses what only that can tell."""
         try:
-            _grammar(params)
+            _asked(params)
         except ValueError as error:
             return Rejected(str(error))
         return Accepted(reported(json.loads(params.text), SYNTAX_ONLY) if params.kind == "json" else "")
@@ -66,7 +66,7 @@ class XGrammarBackend(StructuredOutputBackend):
     def compile(self, params: StructuredOutputsParams) -> CompiledGrammar:
         """See `StructuredOutputBackend`."""
         try:
-            return _Compiled(self._compiler.compile_grammar(_grammar(params)), self._vocabulary)
+            return _Compiled(self._compiler.compile_grammar(_grammar(_asked(params))), self._vocabulary)
         except (ValueError, RuntimeError) as error:
             raise RequestError(
                 f"structured_outputs.{params.kind} is refused: {_reason(error)}", parameter="structured_outputs"
@@ -139,51 +139,73 @@ class XGrammarGrammar(Grammar):
         return not mask.any()
 
 
-def _grammar(params: StructuredOutputsParams) -> "xgrammar.Grammar":
-    """Return the form as xgrammar reads it. Raises `ValueError` with the reason."""
-    make = _maker(params)
-    try:
-        return make()
-    except RuntimeError as error:
-        raise ValueError(_reason(error)) from error
+@dataclass(frozen=True, kw_only=True)
+class _Asked:
+    """What the library is asked for.
+
+    Attributes:
+        method: Of its `Grammar`.
+        patterns: Expressions inside; it must read each, since it may leave out one that it does not.
+    """
+
+    method: str
+    text: str
+    options: dict[str, Any] = field(default_factory=dict)
+    patterns: tuple[str, ...] = ()
 
 
-def _maker(params: StructuredOutputsParams) -> Any:
+def _asked(params: StructuredOutputsParams) -> _Asked:
+    """Return the form as the library takes it. Raises `ValueError` with what it would not enforce."""
     kind, text = params.kind, params.text
     if params.whitespace_pattern is not None:
         raise ValueError("'whitespace_pattern' is not enforced")
-    schema = {"type": "object"} if kind == "json_object" else json.loads(text) if kind == "json" else None
-    tag = json.loads(text) if kind == "structural_tag" else None
-    for each in (schema, *_schemas_in(tag)) if kind != "json" else (schema,):
-        if each is not None and (reason := refusal(each)):
-            raise ValueError(reason)
-    if kind == "regex":
-        text = read_expression(text)
-    from xgrammar import Grammar
-
     if kind in ("json", "json_object"):
+        schema = _checked({"type": "object"} if kind == "json_object" else json.loads(text))
         style: dict[str, Any] = {"any_whitespace": True, "max_whitespace_cnt": _MOST_SPACES}
         if params.disable_any_whitespace:
             style = {"any_whitespace": False, "separators": (",", ":")}
         # Strict: an object that names its members has no others. Else `"\u0061"` would be a second way to name "a".
-        return partial(Grammar.from_json_schema, json.dumps(rewritten(schema)), strict_mode=True, **style)
-    if kind == "choice":
-        return partial(Grammar.from_ebnf, f"root ::= {' | '.join(map(_literal, params.choice or ()))}")
-    if kind == "regex":
-        return partial(Grammar.from_regex, text)
+        options = {"strict_mode": True, **style}
+        text, patterns = json.dumps(rewritten(schema)), tuple(patterns_in(schema))
+        return _Asked(method="from_json_schema", text=text, options=options, patterns=patterns)
     if kind == "structural_tag":
-        return partial(Grammar.from_structural_tag, json.dumps(tag))
-    return partial(Grammar.from_ebnf if "::=" in text else Grammar.from_lark, text)
+        tag = json.loads(text)
+        found = [_checked(part["json_schema"]) for part in _parts(tag) if "json_schema" in part]
+        for part in _parts(tag):
+            if part.get("type") == "regex" and isinstance(part.get("pattern"), str):
+                part["pattern"] = read_expression(part["pattern"])
+        patterns = tuple(pattern for schema in found for pattern in patterns_in(schema))
+        return _Asked(method="from_structural_tag", text=json.dumps(tag), patterns=patterns)
+    if kind == "regex":
+        return _Asked(method="from_regex", text=read_expression(text))
+    if kind == "choice":
+        return _Asked(method="from_ebnf", text=f"root ::= {' | '.join(map(_literal, params.choice or ()))}")
+    return _Asked(method="from_ebnf" if "::=" in text else "from_lark", text=text)
 
 
-def _schemas_in(tag: Any) -> list[Any]:
-    """Return the schemas of a structural tag's parts."""
-    if isinstance(tag, list):
-        return [schema for each in tag for schema in _schemas_in(each)]
-    if not isinstance(tag, dict):
-        return []
-    inner = [schema for key, each in tag.items() if key != "json_schema" for schema in _schemas_in(each)]
-    return [*inner, tag["json_schema"]] if "json_schema" in tag else inner
+def _checked(schema: Any) -> Any:
+    if reason := refusal(schema):
+        raise ValueError(reason)
+    return schema
+
+
+def _parts(tag: Any) -> Iterator[dict[str, Any]]:
+    """Yield the objects that a structural tag is made of, but for what is inside its schemas."""
+    inner = tag if isinstance(tag, list) else []
+    if isinstance(tag, dict):
+        yield tag
+        inner = [each for key, each in tag.items() if key != "json_schema"]
+    for each in inner:
+        yield from _parts(each)
+
+
+def _grammar(asked: _Asked) -> "xgrammar.Grammar":
+    from xgrammar import Grammar
+
+    for pattern in asked.patterns:
+        Grammar.from_regex(pattern)
+    made: Grammar = getattr(Grammar, asked.method)(asked.text, **asked.options)
+    return made
 
 
 def _literal(text: str) -> str:

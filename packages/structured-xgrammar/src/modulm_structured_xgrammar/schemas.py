@@ -4,6 +4,7 @@ Found by giving it every keyword with documents that are wrong by it, not from i
 """
 
 import re
+from collections.abc import Iterator
 from copy import deepcopy
 from typing import Any
 
@@ -35,6 +36,13 @@ def rewritten(schema: Any) -> Any:
     return schema
 
 
+def patterns_in(schema: Any) -> Iterator[str]:
+    """Yield the regular expressions of a schema that is enforced, as they are to be read."""
+    for node in subschemas(schema):
+        for pattern in (*node.get("patternProperties", ()), *([node["pattern"]] if "pattern" in node else ())):
+            yield read_expression(pattern)
+
+
 def refusal(schema: Any) -> str | None:
     """Say what of a schema is not enforced; None where all is."""
     if _depth(schema) > _MOST_DEPTH:
@@ -43,7 +51,7 @@ def refusal(schema: Any) -> str | None:
 
 
 def _also(node: JsonObject) -> str | None:
-    return _object(node) or _number(node) or _string(node) or _false(node)
+    return _object(node) or _array(node) or _number(node) or _string(node) or _false(node)
 
 
 def _object(node: JsonObject) -> str | None:
@@ -60,7 +68,20 @@ def _object(node: JsonObject) -> str | None:
     # The same name twice is one member: what may have any name cannot be counted.
     if node.get("minProperties", 0) > 1 and not named:
         return "'minProperties' above 1 is not enforced where members may have any name"
+    if others is False and not patterns and node.get("minProperties", 0) > len(named):
+        return "'minProperties' is not enforced above the number of members that 'properties' names"
     return next((reason for pattern in patterns if (reason := _pattern(pattern))), None)
+
+
+def _array(node: JsonObject) -> str | None:
+    before = node.get("prefixItems", [])
+    if any(each is True for each in before):
+        return "true is not enforced as a schema in 'prefixItems'"
+    if node.get("items", False) is False and node.get("minItems", 0) > len(before):
+        return "'minItems' is not enforced above the number of 'prefixItems' without 'items'"
+    return (
+        "'maxItems' is below the number of 'prefixItems'" if node.get("maxItems", len(before)) < len(before) else None
+    )
 
 
 def _number(node: JsonObject) -> str | None:
@@ -74,6 +95,8 @@ def _number(node: JsonObject) -> str | None:
         value = node[bound]
         if abs(value) >= 2**53 or round(value, 6) != value:
             return f"{bound!r}: {value!r} is not enforced, having too many digits"
+        if "integer" in node.get("type", ()) and value != int(value):
+            return f"{bound!r}: {value!r} is not enforced for integers"
     return None
 
 

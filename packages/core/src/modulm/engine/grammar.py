@@ -12,17 +12,21 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple, TypeVar, cast
 
 import msgspec
 import numpy as np
 
+from modulm.engine.compiling import Compilers
 from modulm.engine.thinking import Marks, ThinkingGrammar, is_allowed
 from modulm.errors import ConfigError, NotInstalled, PluginError, RequestError
 from modulm.interfaces.structured import CompiledGrammar, Grammar, StructuredOutputBackend, Vocabulary
+from modulm.interfaces.support import Rejected, Support
 from modulm.log import logger
-from modulm.plugins.choose import choose
+from modulm.plugins.choose import choose, run
 from modulm.plugins.known import KNOWN
+from modulm.plugins.records import is_strict
 from modulm.plugins.refs import PASSING
 from modulm.plugins.registry import registry
 from modulm.structured_outputs import StructuredOutputsParams
@@ -119,12 +123,14 @@ class Preparation:
     """A request's form on its way; `result` may be asked for any number of times."""
 
     compiling: Future[_Compiled]
+    compilers: Compilers
     thinking: Thinking | None
     deadline: float
     timeout_s: float
 
     def is_over(self) -> bool:
         """Whether `result` has an answer."""
+        self.compilers.go_on()
         return self.compiling.done() or time.monotonic() > self.deadline
 
     def wait(self, timeout_s: float) -> None:
@@ -177,7 +183,7 @@ class Grammars:
         self._vocabulary: Vocabulary | None = None
         self._backends: dict[type[StructuredOutputBackend], StructuredOutputBackend] = {}
         self._kept: OrderedDict[tuple[object, ...], Future[_Compiled]] = OrderedDict()
-        self._pool: ThreadPoolExecutor | None = None
+        self._compilers = Compilers(_NUM_THREADS)
         self._filler: ThreadPoolExecutor | None = None
 
     def prepare(self, params: StructuredOutputsParams | None, thinking: Thinking | None = None) -> Preparation:
@@ -190,13 +196,18 @@ class Grammars:
             key += (msgspec.json.encode((thinking.start, thinking.ends)),)
         compiling = self._kept.get(key)
         if compiling is None or (compiling.done() and compiling.exception() is not None):
-            self._pool = self._pool or ThreadPoolExecutor(_NUM_THREADS, "modulm-grammar")
-            compiling = self._kept[key] = self._pool.submit(self._compile, params, thinking)
+            work = partial(self._compile, params, thinking)
+            compiling = self._kept[key] = self._compilers.submit(work, self._timeout_s)
         self._kept.move_to_end(key)
         while len(self._kept) > _MOST_KEPT:
             self._kept.popitem(last=False)
-        deadline = time.monotonic() + self._timeout_s
-        return Preparation(compiling=compiling, thinking=thinking, deadline=deadline, timeout_s=self._timeout_s)
+        return Preparation(
+            compiling=compiling,
+            compilers=self._compilers,
+            thinking=thinking,
+            deadline=time.monotonic() + self._timeout_s,
+            timeout_s=self._timeout_s,
+        )
 
     def fill(
         self, entries: list[int], grammars: Sequence[Grammar], drafts: Sequence[Sequence[int]] | None = None
@@ -219,9 +230,9 @@ class Grammars:
 
     def shutdown(self) -> None:
         """Let the threads go."""
-        for pool in (self._pool, self._filler):
-            if pool is not None:
-                pool.shutdown(wait=False, cancel_futures=True)
+        self._compilers.shutdown()
+        if self._filler is not None:
+            self._filler.shutdown(wait=False, cancel_futures=True)
 
     def _compile(self, params: StructuredOutputsParams | None, thinking: Thinking | None) -> _Compiled:
         marks = None if thinking is None else Marks(thinking, self._read_vocabulary())
@@ -236,15 +247,26 @@ class Grammars:
             )
         if self._backend == "auto":  # else none but the one that is asked for need be imported
             names.sort(key=_rank)
-        choice = choose(FAMILY, self._backend, names, lambda cls: cls.supports(params))
-        backend = cast(type[StructuredOutputBackend], choice.value)
-        return _Compiled(backend.name, self._backend_of(backend).compile(params), marks)
+        refused: dict[type[StructuredOutputBackend], Rejected] = {}
 
-    def _backend_of(self, cls: type[StructuredOutputBackend]) -> StructuredOutputBackend:
+        def ask(cls: type[StructuredOutputBackend]) -> Support:
+            return refused[cls] if cls in refused else cls.supports(params)
+
+        while True:
+            choice = choose(FAMILY, self._backend, names, ask)
+            backend = cast(type[StructuredOutputBackend], choice.value)
+            try:
+                return _Compiled(backend.name, self._backend_of(choice.name, backend).compile(params), marks)
+            except (RequestError, PluginError) as error:
+                if self._backend != "auto" or (isinstance(error, PluginError) and is_strict()):
+                    raise
+                refused[backend] = Rejected(str(error))  # the next is asked
+
+    def _backend_of(self, name: str, cls: type[StructuredOutputBackend]) -> StructuredOutputBackend:
         vocabulary = self._read_vocabulary()
         with self._lock:
             if cls not in self._backends:
-                self._backends[cls] = cls(vocabulary)
+                self._backends[cls] = run(FAMILY, name, "making it", cls, vocabulary)
             return self._backends[cls]
 
     def _read_vocabulary(self) -> Vocabulary:

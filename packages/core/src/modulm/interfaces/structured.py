@@ -95,7 +95,8 @@ class StructuredOutputBackend(ABC):
     def supports(cls, params: StructuredOutputsParams) -> Support:
         """Say whether all that is asked for is enforced: `Rejected` names what would be left unchecked.
 
-        Must not raise, must be quick, and needs no vocabulary.
+        Must not raise, must be quick (servers ask too: import nothing heavy), and needs no vocabulary. What only the
+        library can tell is for `compile` to refuse, whereupon automatic choice asks the next backend.
         """
 
     @abstractmethod

@@ -82,7 +82,7 @@ def _explicit(family: str, asked: str, candidates: Sequence[str], ask: Callable[
     if isinstance(answer, Accepted):
         return Choice(family, asked, value, [(asked, Accepted(answer.note or "asked for"))])
     others = [name for name in candidates if name != asked]
-    accepted = [name for name, (_, support) in zip(others, _answers(family, others, ask), strict=True) if support]
+    accepted = [name for name in others if _answer(family, name, ask)[1]]
     advice = "Leave the choice to 'auto', or name one of those." if accepted else "No other candidate accepts either."
     raise Unsupported(
         f"{NOUNS[family]} {asked!r} cannot serve here: {answer.reason}. Accepted instead: "
@@ -102,10 +102,6 @@ def _automatic(family: str, candidates: Sequence[str], ask: Callable[[Any], Supp
         f"No {NOUNS[family].lower()} can serve here. Asked: {reasons or 'none, as none is installed'}. Install one "
         "that can, or change what it refuses."
     )
-
-
-def _answers(family: str, names: Sequence[str], ask: Callable[[Any], Support]) -> list[tuple[Any, Support]]:
-    return [_answer(family, name, ask) for name in names]
 
 
 def _answer(family: str, name: str, ask: Callable[[Any], Support]) -> tuple[Any, Support]:

@@ -87,8 +87,8 @@ class Digits(StructuredOutputBackend):
 
     def compile(self, params):
         type(self).compiled += 1
-        if params.choice == ["slow"]:
-            self.gate.wait(10)
+        if params.choice[0].startswith("slow"):
+            self.gate.wait(30)
         if params.choice == ["broken"]:
             raise ZeroDivisionError("oh")
         if params.choice == ["panics"]:
@@ -221,6 +221,39 @@ def test_a_form_that_takes_long_holds_up_nobody_and_is_given_up(engine):
     assert "not ready after 0.2 s" in got["slow"][1].error
 
 
+def test_threads_that_take_too_long_are_given_up_and_their_places_filled(engine):
+    """As many as there are hang, and the next is compiled; so it goes until too many hang, and again when they end."""
+    engine._grammars._timeout_s = 0.1
+    for first in ("1", "3"):
+        slow = [request(f"slow{first}{n}", choice=[f"slow{first}{n}"]) for n in range(2)]
+        assert all("not ready after 0.1 s" in output.error for _, output in run(engine, *slow).values())
+        if first == "1":
+            engine._grammars._timeout_s = 20
+            assert run(engine, request("a", choice=["1"]))["a"][0] == "1"
+            engine._grammars._timeout_s = 0.1
+    engine._grammars._timeout_s = 20
+    got = run(engine, request("a", choice=["1"]), request("b", choice=["2"]), request("c", max_tokens=1))
+    assert got["a"][0] == "1", "a form that is ready is served"
+    assert got["b"][1].refused == "structured_outputs" and got["c"][0] == "9"
+    assert "4 forms of earlier requests, given up" in got["b"][1].error
+    Digits.gate.set()
+    threads = [thread for thread in threading.enumerate() if thread.name == "modulm-grammar"]
+    for thread in threads:
+        thread.join(20)
+    assert run(engine, request("b", choice=["2"]))["b"][0] == "2"
+
+
+def test_what_waits_behind_a_thread_that_is_given_up_is_compiled(engine):
+    """Asked for while both hang, with a deadline of its own."""
+    engine._grammars._timeout_s = 0.2
+    for name in ("slow1", "slow2"):
+        engine.submit(request(name, choice=[name]))
+    engine.step()
+    engine._grammars._timeout_s = 20
+    assert run(engine, request("a", choice=["1"]))["a"][0] == "1"
+    assert not Digits.gate.is_set()
+
+
 def test_a_request_is_aborted_while_its_form_is_compiled(engine):
     engine.submit(request("slow", choice=["slow"]))
     engine.step()
@@ -314,6 +347,50 @@ def test_shutdown_tells_those_whose_form_is_compiled(engine):
 def test_without_forms_an_engine_says_so():
     engine = Engine(EngineConfig(model="m"), Least(), max_model_len=100)
     assert "built without it" in run(engine, request("a", choice=["1"]))["a"][1].error
+
+
+class Careless(Digits):
+    """Takes on everything, and refuses it when it compiles; comes first in automatic choice."""
+
+    name, rank, unmade = "careless", 1, None
+
+    @classmethod
+    def supports(cls, params):
+        return Accepted()
+
+    def __init__(self, vocabulary):
+        if self.unmade is not None:
+            raise self.unmade
+        super().__init__(vocabulary)
+
+    def compile(self, params):
+        raise RequestError("it is beyond me", parameter="structured_outputs")
+
+
+@pytest.fixture
+def automatic(engine, monkeypatch):
+    monkeypatch.setattr("modulm.plugins.registry.Registry.names", lambda self: ["digits", "careless"])
+    engine._grammars._backend = "auto"
+    registry(FAMILY).register("careless", Careless)
+    yield engine
+    registry(FAMILY).restore("careless", None)
+
+
+def test_auto_goes_on_to_the_next_where_one_refuses_as_it_compiles(automatic):
+    got = run(automatic, request("a", choice=["42"]), request("b", regex="a"))
+    assert got["a"][0] == "42"
+    error = got["b"][1].error
+    assert got["b"][1].refused == "structured_outputs"
+    assert "careless: it is beyond me" in error and "digits: regex is not enforced" in error
+
+
+def test_auto_goes_on_to_the_next_where_one_cannot_be_made(automatic, monkeypatch):
+    monkeypatch.setattr(Careless, "unmade", ModuleNotFoundError("No module named 'careless_library'"))
+    monkeypatch.setenv("MODULM_STRICT_PLUGINS", "0")
+    assert run(automatic, request("a", choice=["42"]))["a"][0] == "42"
+    monkeypatch.setenv("MODULM_STRICT_PLUGINS", "1")
+    error = run(automatic, request("a", choice=["43"]))["a"][1].error
+    assert "'careless'" in error and "No module named 'careless_library'" in error
 
 
 def test_no_backend_installed_names_the_packages(monkeypatch):
