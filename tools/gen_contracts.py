@@ -40,7 +40,7 @@ class Contract:
 
 
 CONTRACTS = {
-    "attention": Contract(("interfaces/attention.py",), ("modulm.attention",), "attention.md"),
+    "attention": Contract(("interfaces/attention.py", "interfaces/kv_cache.py"), ("modulm.attention",), "attention.md"),
     "checkpoint": Contract(("interfaces/checkpoint.py",), ("modulm.checkpoints",), "examples/checkpoint.py"),
     "endpoint": Contract(("interfaces/endpoint.py",), ("vllm.endpoint_plugins",), "examples/endpoint.py"),
     "executor": Contract(("interfaces/executor.py",), ("modulm.executors",), "examples/executor.py"),

@@ -13,8 +13,9 @@ from typing import Any, Literal
 from modulm.errors import CheckpointError, ConfigError, did_you_mean
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
-KV_CACHE_DTYPES = (*DTYPES, "int8_per_token_head")
+KV_CACHE_DTYPES = (*DTYPES, "int8_per_token_head", "fp8_e4m3", "fp8_e5m2", "nvfp4")
 _ALIASES = {"float": "float32", "half": "float16", "fp16": "float16", "bf16": "bfloat16", "fp32": "float32"}
+_KV_ALIASES = {**_ALIASES, "fp8": "fp8_e4m3", "float8_e4m3fn": "fp8_e4m3", "float8_e5m2": "fp8_e5m2"}
 _MOST_THREADS = 1024
 
 
@@ -37,7 +38,8 @@ class EngineConfig:
             to the platform.
         kv_cache_memory_bytes: Size of the KV cache; None derives it from `gpu_memory_utilization` of what is free.
         gpu_memory_utilization: Share of the device's memory the engine may take, on whatever device.
-        kv_cache_dtype: What keys and values are stored as; "auto": as the attention backend prefers.
+        kv_cache_dtype: What keys and values are stored as; "auto": as the checkpoint declares or else the attention
+            backend prefers.
         block_size: Tokens per KV block.
         enforce_eager: Never run the model as a recorded program in native code.
         attention_backend, quantization, load_format: A name, or "auto"/None for automatic choice.
@@ -120,7 +122,7 @@ class EngineConfig:
     def __post_init__(self) -> None:
         self._check_texts()
         self.dtype = _ALIASES.get(self.dtype, self.dtype)
-        self.kv_cache_dtype = _ALIASES.get(self.kv_cache_dtype, self.kv_cache_dtype)
+        self.kv_cache_dtype = _KV_ALIASES.get(self.kv_cache_dtype, self.kv_cache_dtype)
         _one_of("dtype", self.dtype, DTYPES)
         _one_of("kv_cache_dtype", self.kv_cache_dtype, KV_CACHE_DTYPES)
         _one_of("kernel_precision", self.kernel_precision, ("auto", "fast", "exact"))

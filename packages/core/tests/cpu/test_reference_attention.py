@@ -1,4 +1,4 @@
-"""What the contract does not ask of core's attention: it computes in pieces of bounded size, and refuses scales.
+"""What the contract does not ask of core's attention: it computes in pieces of bounded size.
 
 That it keeps the contract, against dense attention in float64, says `test_core_conformance.py`.
 """
@@ -31,6 +31,6 @@ def test_equals_dense_attention_when_cut_into_pieces(name, monkeypatch):
     np.testing.assert_allclose(batch.run(), batch.expected(), rtol=1e-5, atol=1e-5)
 
 
-def test_refuses_caches_with_scales():
-    answer = TorchAttention.supports(spec_of(kv_cache_dtype="int8_per_token_head"))
-    assert not answer and "none of float32, bfloat16, float16" in answer.reason
+def test_refuses_heads_that_are_no_whole_groups():
+    answer = TorchAttention.supports(spec_of(kv_cache_dtype="nvfp4"))
+    assert not answer and "head size 10 is no multiple of the 16 numbers" in answer.reason

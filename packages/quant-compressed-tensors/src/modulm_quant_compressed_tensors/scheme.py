@@ -4,7 +4,6 @@ Knows which format a layer is in, and checks that its tensors agree. `targets.py
 and `floats.py` the tensors.
 """
 
-import logging
 import re
 from collections import Counter
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -23,7 +22,6 @@ from modulm_quant_compressed_tensors.targets import Targets
 if TYPE_CHECKING:
     from modulm.interfaces.checkpoint import Checkpoint
 
-_log = logging.getLogger("modulm.quant_compressed_tensors")
 _CODES = "weight_packed"
 _CACHE = r"\.(self_attn|attention)\.([qkv]|kv|prob)_(scale|zero_point|global_scale)$"
 """Names of what the cache of keys and values would be rounded by."""
@@ -49,15 +47,7 @@ class CompressedTensors(QuantizationScheme):
     @classmethod
     def from_checkpoint(cls, checkpoint: "Checkpoint") -> "CompressedTensors":
         """Make the scheme. Raises `CheckpointError` naming the key that cannot be honoured."""
-        made = cls(Targets(checkpoint), checkpoint)
-        if made._cache or made._targets.config.keys.get("kv_cache_scheme"):
-            _log.warning(
-                "%s means keys and values to be cached in few bits (kv_cache_scheme, %d tensors of scales). These "
-                "scales are not used: the cache has the dtype of --kv-cache-dtype.",
-                checkpoint.path,
-                made._cache,
-            )
-        return made
+        return cls(Targets(checkpoint), checkpoint)
 
     def rule(self, checkpoint: "Checkpoint", module: str, out_features: int, in_features: int) -> str | None:
         """See base class."""
@@ -76,7 +66,8 @@ class CompressedTensors(QuantizationScheme):
         """Return the rules there are, and how many layers were loaded by each; None: none so far."""
         loaded = Counter(self._loaded.values())
         rules = {str(arguments): loaded.get(str(arguments)) for arguments in self._targets.all()}
-        cache = {"KV scales": f"{self._cache}, not used: the cache keeps its own dtype"} if self._cache else {}
+        told = f"in {self._cache} tensors: for a KV cache of few bits, see kv_cache_dtype"
+        cache = {"KV scales": told} if self._cache else {}
         return {"rules": rules, "activations": "kept as floats", **cache}
 
     def _layer(self, checkpoint: "Checkpoint", module: str, shape: tuple[int, int]) -> Layer | None:

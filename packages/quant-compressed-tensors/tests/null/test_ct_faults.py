@@ -153,11 +153,13 @@ def test_order_that_rows_do_not_have(stored, order):
     assert CompressedTensors.from_checkpoint(checkpoint).weight(checkpoint, UP, *SHAPE).group_size == 64
 
 
-def test_scales_of_the_cache_are_told(stored, caplog):
+def test_scales_of_the_cache_are_told(stored):
     layer = stored(GROUPS)
     layer.declared["kv_cache_scheme"] = {"num_bits": 8, "type": "float", "strategy": "tensor"}
     checkpoint = layer.checkpoint()
     checkpoint._tensors |= {f"model.layers.0.self_attn.{one}_scale": np.ones(1, np.float32) for one in "kv"}
     scheme = CompressedTensors.from_checkpoint(checkpoint)
-    assert "kv_cache_scheme, 2 tensors" in caplog.text and "--kv-cache-dtype" in caplog.text
-    assert scheme.describe()["KV scales"].startswith("2, not used")
+    assert scheme.describe()["KV scales"].startswith("in 2 tensors: for a KV cache")
+    assert scheme.kv_cache_dtype(checkpoint) == "fp8_e4m3"
+    scales = scheme.kv_scales(checkpoint, "model.layers.0.self_attn", 2)
+    assert scales.key == scales.value == (1.0, 1.0)

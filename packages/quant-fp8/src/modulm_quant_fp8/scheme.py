@@ -63,7 +63,7 @@ class StoredFP8(QuantizationScheme):
         if inputs:
             found["input scales"] = f"of {len(inputs)} layers: checked, not used"
         if cache:
-            found["KV scales"] = f"of {len(cache)} layers: not used, the cache keeps its own dtype"
+            found["KV scales"] = f"of {len(cache)} layers: for a KV cache of 8-bit floats, see kv_cache_dtype"
         return found
 
     def _is_quantized(self, checkpoint: "Checkpoint", module: str) -> bool:

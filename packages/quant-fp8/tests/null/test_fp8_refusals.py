@@ -155,4 +155,4 @@ def test_says_what_it_does_not_use():
     assert described["layers"] == 1
     assert "static" in described["activations"]
     assert "1 layers" in described["input scales"]
-    assert "not used" in described["KV scales"]
+    assert described["KV scales"].startswith("of 1 layers: for a KV cache of 8-bit floats")

@@ -11,6 +11,7 @@ import numpy as np
 
 from modulm.errors import CheckpointError
 from modulm.interfaces.checkpoint import LayerTensors, finite
+from modulm.interfaces.kv_cache import declared_kv_cache
 from modulm.interfaces.quantization import QuantizationScheme, Weight
 from modulm.interfaces.quantization_config import quantization_config
 from modulm.interfaces.support import Accepted, Rejected, Support
@@ -80,6 +81,10 @@ class ModelOpt(QuantizationScheme):
         found = self._find(checkpoint, module, out_features, in_features)
         return None if found is None else found[0].weight(found[1])
 
+    def kv_cache_dtype(self, checkpoint: "Checkpoint") -> str | None:
+        """See base class: declared beside `quant_algo`, wherever that is."""
+        return declared_kv_cache(self._declaration.config)
+
     def describe(self) -> dict[str, Any]:
         """Return how many layers there are by algorithm, and which scales are not used, and why."""
         quantized = [module for module, lasts in self._tensors.items() if "weight_scale" in lasts]
@@ -87,8 +92,8 @@ class ModelOpt(QuantizationScheme):
         found: dict[str, Any] = {"layers": dict(counts), "activations": "kept as floats"}
         for what, last in (("input scales", "input_scale"), ("KV scales", "k_scale")):
             if number := sum(last in lasts for lasts in self._tensors.values()):
-                why = "checked" if last == "input_scale" else "the cache keeps its own dtype"
-                found[what] = f"of {number} layers: not used; {why}"
+                checked, counted = "not used; checked", "for a KV cache of few bits, see kv_cache_dtype"
+                found[what] = f"of {number} layers: {checked if last == 'input_scale' else counted}"
         return found
 
     def _find(self, checkpoint: "Checkpoint", module: str, rows: int, columns: int) -> tuple[Algorithm, Layer] | None:

@@ -114,7 +114,9 @@ def test_by_one_algorithm(llama, tmp_path, algorithm, kinds):
     ran = check(tmp_path / "m", theirs, kinds, bound=1e-4, kernel_precision="exact")
     described = ran.explained["worker"]["quantization"]
     assert described["format"] == "modelopt" and described["layers"] == {algorithm: 14}
-    assert "not used" in described["KV scales"] and ("input scales" in described) == (algorithm == "FP8")
+    assert described["KV scales"].startswith("of 2 layers: for a KV cache") and ("input scales" in described) == (
+        algorithm == "FP8"
+    )
 
 
 def test_the_usual_precision_is_near(llama, tmp_path):

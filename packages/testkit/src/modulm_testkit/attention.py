@@ -14,6 +14,7 @@ import torch
 
 from modulm.config import EngineConfig, ModelConfig
 from modulm.interfaces.attention import AttentionBackend, AttentionSpec
+from modulm.interfaces.kv_cache import KV_CACHE_DTYPES, KVScales
 from modulm.interfaces.support import Accepted, Rejected
 from modulm_testkit.paged import PagedBatch, Work
 from modulm_testkit.suite import Conformance, ask_for
@@ -25,7 +26,6 @@ CHUNKS: Work = [(20, 7), (41, 2), (36, 20)]
 MIXED: Work = [(20, 7), (33, 1), (12, 12), (1, 1), (18, 1), (40, 39)]
 SMALL: Work = [(20, 7), (33, 1), (12, 12), (18, 1)]
 _DTYPES = ("float32", "bfloat16", "float16")
-_CACHES = (*_DTYPES, "int8_per_token_head")
 _HEAD_SIZES = (16, 10, 32, 64, 80, 128, 256)
 
 
@@ -182,10 +182,19 @@ class AttentionConformance(Conformance):
             sequences[0][:32] = sequences[1]
         accepted.compare(batch.run(), batch.expected(), batch.spec)
 
-    @pytest.mark.parametrize("kv_cache_dtype", _CACHES)
+    @pytest.mark.parametrize("kv_cache_dtype", KV_CACHE_DTYPES)
     def test_cache_dtypes(self, accepted: "_Accepted", kv_cache_dtype: str) -> None:
         """Every dtype of the cache that is accepted gives numbers as good as it can hold."""
         accepted.check(SMALL, kv_cache_dtype=kv_cache_dtype)
+
+    @pytest.mark.parametrize("kv_cache_dtype", [name for name, kind in KV_CACHE_DTYPES.items() if kind.has_scales])
+    def test_cache_scales(self, accepted: "_Accepted", kv_cache_dtype: str) -> None:
+        """A layer's cache has the scales of its checkpoint, one for each head; what is too large is cut off.
+
+        What breaks it: one scale for all heads, or for keys and values; infinity where the largest number belongs.
+        """
+        scales = KVScales(key=(0.021, 3e-5), value=(0.004, 0.33))
+        accepted.check(SMALL, kv_cache_dtype=kv_cache_dtype, kv_scales=scales)
 
     @pytest.mark.parametrize("dtype", _DTYPES)
     def test_output_has_the_dtype_of_queries(self, accepted: "_Accepted", dtype: str) -> None:

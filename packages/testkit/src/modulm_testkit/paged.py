@@ -11,19 +11,20 @@ import numpy as np
 import torch
 
 from modulm.interfaces.attention import AttentionBackend, AttentionSpec, BatchLayout
+from modulm.interfaces.kv_cache import KV_CACHE_DTYPES
 from modulm_testkit.oracles.attention import attend
 from modulm_testkit.tolerances import rounded
 
 Work = Sequence[tuple[int, int]]
 """(tokens after the step, tokens of the step) of each sequence."""
-_TORCH_TYPES = {"int8_per_token_head": torch.int8}
 _SPARE_BLOCKS = 3
 
 
 def poisoned(shape: tuple[int, ...], kv_cache_dtype: str, device: str = "cpu") -> torch.Tensor:
-    """Return a cache of numbers that are none; four bytes of -1 are no float32 either, should they be a scale."""
-    dtype = _TORCH_TYPES.get(kv_cache_dtype) or getattr(torch, kv_cache_dtype)
-    return torch.full(shape, -1 if dtype == torch.int8 else torch.nan, dtype=dtype, device=device)
+    """Return a cache of numbers that are none: bytes of ones are no float of 8 bits, and four are no float32."""
+    dtype = getattr(torch, KV_CACHE_DTYPES[kv_cache_dtype].tensor)
+    ones = {torch.int8: -1, torch.uint8: 255}
+    return torch.full(shape, ones.get(dtype, torch.nan), dtype=dtype, device=device)
 
 
 class PagedBatch:
@@ -134,10 +135,11 @@ class PagedBatch:
 
     def expected(self) -> np.ndarray:
         """Return what the step is to give."""
-        stored = self.spec.kv_cache_dtype
+        stored, scales = self.spec.kv_cache_dtype, self.spec.kv_scales
+        of_keys, of_values = (1.0, 1.0) if scales is None else (np.array([s]).T for s in (scales.key, scales.value))
         return np.concatenate([
             attend(
-                self.spec, query[length - count :], rounded(key, stored), rounded(value, stored),
+                self.spec, query[length - count :], rounded(key, stored, of_keys), rounded(value, stored, of_values),
                 sinks=self.sinks, slopes=self.slopes,
             )
             for query, key, value, (length, count) in zip(self.query, self.key, self.value, self.work, strict=True)

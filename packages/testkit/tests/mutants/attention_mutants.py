@@ -250,7 +250,18 @@ class LosesNarrowValues(Wrong):
     """Values from a cache narrower than the queries lose a tenth."""
 
     def spoil(self, out, spec, layout, query, kv_cache):
-        return 0.9 * out if spec.kv_cache_dtype != spec.dtype else out
+        return 0.9 * out if spec.kv_cache_dtype != spec.dtype and spec.kv_scales is None else out
+
+
+@mutant("test_cache_scales")
+class HasOneScale(Wrong):
+    """The first head's scales serve all heads."""
+
+    def change(self, spec, layout):
+        if spec.kv_scales is None:
+            return spec
+        key, value = spec.kv_scales.key[:1] * spec.num_kv_heads, spec.kv_scales.value[:1] * spec.num_kv_heads
+        return replace(spec, kv_scales=replace(spec.kv_scales, key=key, value=value))
 
 
 @mutant("test_output_has_the_dtype_of_queries")

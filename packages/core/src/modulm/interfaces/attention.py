@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from modulm.interfaces.kv_cache import KVScales
 from modulm.interfaces.support import Support
 
 if TYPE_CHECKING:
@@ -32,8 +33,10 @@ class AttentionSpec:
         has_sinks: One learned logit per head joins the softmax's denominator (gpt-oss).
         has_alibi: A slope per head times the distance is added to the scores.
         dtype: Of queries and output: "float32", "bfloat16" or "float16".
-        kv_cache_dtype: Of the cache: the same names, or "int8_per_token_head", signed bytes with a scale for each
-            token's key and value of a head.
+        kv_cache_dtype: Of the cache: one of `interfaces/kv_cache.py`, as "fp8_e4m3", or "int8_per_token_head", signed
+            bytes with a scale for each token's key and value of a head.
+        kv_scales: Of this layer's cache, where its dtype has such; None is 1 for all. Unknown yet when `supports` and
+            `create` are asked: who serves the dtype serves any, one for each head.
         device_type: "cpu", "cuda", ...
         exact: Queries and weights are to be multiplied as they are; else a backend may round them.
     """
@@ -48,6 +51,7 @@ class AttentionSpec:
     has_alibi: bool = False
     dtype: str = "float32"
     kv_cache_dtype: str = "float32"
+    kv_scales: KVScales | None = None
     device_type: str = "cpu"
     exact: bool = False
 
@@ -100,7 +104,8 @@ class AttentionBackend(ABC):
     ) -> tuple[int, ...]:
         """Return the shape of one layer's cache tensor; its first dimension must be `num_blocks`.
 
-        Its numbers have the cache's dtype. One that has scales is of bytes, and the shape has room for them.
+        Its numbers have the cache's type in memory (`KV_CACHE_DTYPES`). Scales of tokens and groups lie beside them:
+        the shape has room for those.
         """
 
     @classmethod

@@ -14,6 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from modulm.interfaces.kv_cache import KVScales, declared_kv_cache, stored_kv_scales
+from modulm.interfaces.quantization_config import quantization_config
 from modulm.interfaces.support import Support
 
 if TYPE_CHECKING:
@@ -210,6 +212,22 @@ class QuantizationScheme(ABC):
         For schemes that quantize while loading. Raises `CheckpointError` on numbers that cannot be.
         """
         return weight
+
+    def kv_cache_dtype(self, checkpoint: "Checkpoint") -> str | None:
+        """Name what the checkpoint wants keys and values cached as (`interfaces/kv_cache.py`); None: it does not say.
+
+        Words for a dtype that there is not. It holds where the user leaves `--kv-cache-dtype` open and the attention
+        backend serves it. The default reads what most formats declare.
+        """
+        return declared_kv_cache(quantization_config(checkpoint))
+
+    def kv_scales(self, checkpoint: "Checkpoint", layer: str, num_kv_heads: int) -> KVScales | None:
+        """Return the scales of an attention layer's cache ("model.layers.0.self_attn"); None: there are none.
+
+        Asked for each layer before any weight is packed, where the cache's dtype has scales. Raises `CheckpointError`
+        naming the tensor. The default knows the names that most formats have.
+        """
+        return stored_kv_scales(checkpoint, layer, num_kv_heads)
 
     def describe(self) -> dict[str, Any]:
         """Return what `modulm config --explain` shows (bits, group size, types by count)."""

@@ -1,7 +1,8 @@
 """Paged attention in plain torch: gather keys and values by block table, then dense attention, in float32.
 
 Sequences that decode are served together, padded; a longer stretch of one sequence is cut into pieces of bounded size.
-Reads only positions that some query of the step may see, so freed blocks and unused slots may hold anything.
+Reads only positions that some query of the step may see, so freed blocks and unused slots may hold anything. What a
+cache's dtype does to numbers is in `kv_cache_torch.py`.
 """
 
 from dataclasses import dataclass, field
@@ -12,9 +13,10 @@ import torch
 import torch.nn.functional as F
 
 from modulm.interfaces.attention import AttentionBackend, AttentionSpec, BatchLayout
+from modulm.interfaces.kv_cache import KV_CACHE_DTYPES
 from modulm.interfaces.support import Accepted, Rejected, Support
+from modulm.reference import kv_cache_torch
 
-_CACHE_DTYPES = ("float32", "bfloat16", "float16")
 _PIECE = 1 << 21
 """Most query-key pairs (of one head) that are computed at once; bounds memory."""
 
@@ -100,9 +102,9 @@ class Step:
 
 
 class TorchAttention(AttentionBackend):
-    """Serves all but caches with scales.
+    """Serves everything, in every dtype of the cache.
 
-    The cache is [num_blocks, block_size, 2, num_kv_heads, head_size], keys before values.
+    That is [num_blocks, block_size, 2, num_kv_heads, width of a head], keys before values.
     """
 
     name: ClassVar[str] = "torch"
@@ -110,8 +112,12 @@ class TorchAttention(AttentionBackend):
     @classmethod
     def supports(cls, spec: AttentionSpec) -> Support:
         """See base class."""
-        if spec.kv_cache_dtype not in _CACHE_DTYPES:
-            return Rejected(f"KV cache dtype {spec.kv_cache_dtype!r} is none of {', '.join(_CACHE_DTYPES)}")
+        if spec.kv_cache_dtype not in KV_CACHE_DTYPES:
+            return Rejected(f"KV cache dtype {spec.kv_cache_dtype!r} is none of {', '.join(KV_CACHE_DTYPES)}")
+        if spec.kv_cache_dtype == "nvfp4" and spec.head_size % 16:
+            return Rejected(
+                f"head size {spec.head_size} is no multiple of the 16 numbers that share a scale in 'nvfp4'"
+            )
         return Accepted("plain torch, slow")
 
     @classmethod
@@ -119,7 +125,7 @@ class TorchAttention(AttentionBackend):
         cls, num_blocks: int, block_size: int, num_kv_heads: int, head_size: int, kv_cache_dtype: str = "float32"
     ) -> tuple[int, ...]:
         """See base class."""
-        return (num_blocks, block_size, 2, num_kv_heads, head_size)
+        return (num_blocks, block_size, 2, num_kv_heads, kv_cache_torch.width(kv_cache_dtype, head_size))
 
     def plan(self, layout: BatchLayout, device: torch.device) -> Step:
         """See base class."""
@@ -141,12 +147,13 @@ class TorchAttention(AttentionBackend):
         """See base class. ALiBi adds slope * (key position - query position) (Press et al., arXiv:2108.12409)."""
         step: Step = metadata
         slots = kv_cache.view(-1, *kv_cache.shape[2:])  # never a copy, or what is written would be lost
-        slots[step.slot_mapping] = torch.stack((key, value), dim=1).to(kv_cache.dtype)
+        dtype, scales = spec.kv_cache_dtype, kv_cache_torch.layer_scales(spec.kv_scales, kv_cache.device)
+        slots[step.slot_mapping] = kv_cache_torch.stored(torch.stack((key, value), dim=1), dtype, scales)
         is_special = spec.soft_cap is not None or sinks is not None or alibi_slopes is not None
         out = torch.empty_like(query)
         for piece in step.pieces(spec.sliding_window):
             # [n, m, 2, kv_heads, size] -> two of [n, kv_heads, m, size]
-            keys, values = slots[piece.slots].float().permute(2, 0, 3, 1, 4)
+            keys, values = kv_cache_torch.restored(slots[piece.slots], dtype, scales).permute(2, 0, 3, 1, 4)
             queries = query[piece.rows].float().transpose(1, 2)
             if is_special:
                 found = _attend(spec, queries, keys, values, piece, sinks, alibi_slopes)

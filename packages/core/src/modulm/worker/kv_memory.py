@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from modulm.interfaces.kv_cache import KV_CACHE_DTYPES
+
 if TYPE_CHECKING:
     import torch
 
@@ -17,10 +19,6 @@ _ALIGNMENT = 64
 _HUGE_PAGE = 1 << 21
 """Bytes. On Linux numpy asks for such pages from two of them on, and they lie where addresses are multiples of this: a
 cache fills from its start, so that must be one. With small pages attention over long contexts takes a fifth longer."""
-_HOST_TYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": np.uint16, "int8_per_token_head": np.int8}
-"""What numpy has no type for is held as integers of its size."""
-_TORCH_TYPES = {"int8_per_token_head": "int8"}
-"""torch's name, where it is another."""
 
 
 def host_caches(
@@ -35,7 +33,7 @@ def host_caches(
     """
     caches = {}
     for names in buffers:
-        types = {name: np.dtype(_HOST_TYPES[dtypes[name]]) for name in names}
+        types = {name: np.dtype(KV_CACHE_DTYPES[dtypes[name]].array) for name in names}
         # numpy's zeros come from the operating system untouched, so that memory is taken only as the cache fills;
         # torch.zeros would write them all.
         needed = _size(names, shapes, types)
@@ -67,7 +65,7 @@ def device_caches(
 
     caches = {}
     for names in buffers:
-        types = {name: getattr(torch, _TORCH_TYPES.get(dtypes[name], dtypes[name])) for name in names}
+        types = {name: getattr(torch, KV_CACHE_DTYPES[dtypes[name]].tensor) for name in names}
         memory = torch.zeros(_size(names, shapes, types), dtype=torch.uint8, device=device)
         for name in names:
             caches[name] = memory.view(types[name]).view(shapes[name])

@@ -7,7 +7,7 @@ imported for a tensor or a model: arrays and packed weights need none.
 
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import ml_dtypes
@@ -15,8 +15,10 @@ import numpy as np
 
 from modulm.config import ModelConfig
 from modulm.errors import CheckpointError, Unsupported
+from modulm.interfaces.attention import AttentionSpec
 from modulm.interfaces.checkpoint import Checkpoint, LayerTensors, expect
 from modulm.interfaces.kernels import KernelProvider, PackedWeight
+from modulm.interfaces.kv_cache import KV_CACHE_DTYPES, KVScales, stored_kv_scales
 from modulm.interfaces.quantization import Dense, QuantizationScheme, Reordered, Weight
 from modulm.interfaces.recipe import Recipe
 from modulm.interfaces.support import Rejected, Support
@@ -31,9 +33,10 @@ Progress = Callable[[int, int], None]
 
 _UNNEEDED = re.compile(
     r"rotary_emb\.inv_freq$|rope_freqs\.weight$|^lm_head\.weight$|\.masked_bias$|\.attn\.bias$"
+    r"|\.self_attn\.(attn\.|[kv]_proj\.|qkv_proj\.)?([kv]|kv)_scale$"
     r"|(^|\.)(vision_tower|vision_model|visual|multi_modal_projector|audio_tower|embed_vision|embed_audio)\."
 )
-"""Tensors that a text model may leave alone: recomputed tables, a copy of tied embeddings, other modalities."""
+"""Tensors that a text model may leave alone: recomputed tables, tied embeddings, KV scales, other modalities."""
 _DENSE = ("float32", "float16", "bfloat16")
 """dtypes of `Dense`; any other float becomes float32."""
 
@@ -53,6 +56,7 @@ class TensorSource:
         device: str,
         dtype: str,
         progress: Progress | None = None,
+        kv_cache_dtype: str | None = None,
     ) -> None:
         self._checkpoint = checkpoint
         self._scheme = scheme
@@ -63,6 +67,9 @@ class TensorSource:
         self._names = set(checkpoint.tensor_names())
         self._layers = LayerTensors(checkpoint)
         self._used: set[str] = set()
+        self._kv_cache_dtype = kv_cache_dtype
+        self.kv_scales: dict[str, KVScales] = {}
+        """By attention layer, once `read_kv_scales` has read them."""
         self._recipes: dict[int, tuple[PackedWeight, Recipe]] = {}  # by id, unique as long as the weight is kept here
         self.size_bytes = 0
         """Bytes of all weights handed out."""
@@ -114,6 +121,16 @@ class TensorSource:
             return self._remembered(recipe, self._pack(whole, modules, recipe.op))
         packed = [self._pack(part, [module], recipe.op) for part, module in zip(parts, modules, strict=True)]
         return self._remembered(recipe, Parts(packed, sizes))
+
+    def read_kv_scales(self, layers: Mapping[str, AttentionSpec]) -> None:
+        """Read the scales of the KV cache, if its dtype has such. Raises `CheckpointError` on those that cannot be."""
+        kind = KV_CACHE_DTYPES.get(self._kv_cache_dtype or "")
+        if kind is None or not kind.has_scales:
+            return
+        read = stored_kv_scales if self._scheme is None else self._scheme.kv_scales
+        for name, spec in layers.items():
+            if (scales := read(self._checkpoint, name, spec.num_kv_heads)) is not None:
+                self.kv_scales[name] = scales
 
     def _remembered(self, recipe: Recipe, packed: PackedWeight) -> PackedWeight:
         self._recipes[id(packed)] = packed, recipe

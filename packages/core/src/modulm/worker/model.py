@@ -48,6 +48,7 @@ def load_saved(saved: SavedModel, source: TensorSource) -> LoadedModel:
     """Pack the weights of a saved recording. Raises `CheckpointError` or `Unsupported`."""
     graph = saved.graph
     rehearsal = Rehearsal.of(source)
+    source.read_kv_scales(graph.layers)
     for recipe in saved.recipes.values():
         rehearsal.pack(recipe)
     tensors = {
@@ -104,9 +105,12 @@ def load_model(model_class: type[Any], config: ModelConfig, source: TensorSource
     """Build the model and fill it. Raises `CheckpointError` or `Unsupported`."""
     import torch
 
+    from modulm.worker.program import attention_specs
+
     source.check_layers(config)
     with torch.device("meta"), torch.inference_mode():
         model = model_class(config)
+    source.read_kv_scales(attention_specs(model))
     unneeded = getattr(model_class, "unneeded_tensors", ())
     with torch.inference_mode():
         try:

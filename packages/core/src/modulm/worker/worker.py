@@ -79,13 +79,19 @@ class Worker:
         key: str | None = None,
         speculation: Speculation | None = None,
     ) -> None:
-
         precision = None if config.kernel_precision == "auto" else config.kernel_precision
         for provider in kernels:
             provider.configure(num_threads=config.cpu_threads, precision=precision)
         device, block_size, max_model_len = platform.device_name(), config.block_size, model_config.max_model_len
+        declared = None if scheme is None else scheme.kv_cache_dtype(checkpoint)
         source = TensorSource(
-            checkpoint, scheme=scheme, kernels=kernels, device=device, dtype=model_config.dtype, progress=progress
+            checkpoint,
+            scheme=scheme,
+            kernels=kernels,
+            device=device,
+            dtype=model_config.dtype,
+            progress=progress,
+            kv_cache_dtype=declared if config.kv_cache_dtype == "auto" else config.kv_cache_dtype,
         )
         load = partial(load_torch, config=model_config, source=source)
         why_eager = _why_eager(config, platform.device_type, kernels)
@@ -97,6 +103,8 @@ class Worker:
         layers = AttentionLayers(
             model.specs,
             kv_cache_dtype=config.kv_cache_dtype,
+            declared=declared,
+            scales=source.kv_scales,
             device_type=platform.device_type,
             exact=config.kernel_precision == "exact",
             attention=attention,
@@ -122,7 +130,7 @@ class Worker:
             "dtype": model_config.dtype,
             "weights_bytes": source.size_bytes,
             "kv_cache_bytes": count * grouping.block_bytes,
-            "kv_cache_dtype": ", ".join(sorted({spec.kv_cache_dtype for spec in layers.specs.values()})),
+            **layers.describe(),
             "kv_blocks": f"{count} of {block_size} tokens in {len(grouping.groups)} groups",
             "kernels": ", ".join(
                 f"{kernel.name}{f' ({told})' if (told := kernel.describe()) else ''}" for kernel in kernels
