@@ -19,6 +19,7 @@ MODULES += ("sampling_params", "speculation", "structured_outputs", "interrupts"
 PLUGINS = (
     "modulm_compat_vllm",
     "modulm_kernels_cpu",
+    "modulm_kernels_triton",
     "modulm_metrics_prometheus",
     "modulm_parsers_reasoning",
     "modulm_parsers_tools",

@@ -33,6 +33,7 @@ KNOWN: dict[str, dict[str, str]] = {
     },
     "modulm.kernels": {
         "cpu": "modulm-kernels-cpu",
+        "triton": "modulm-kernels-triton",
     },
     "modulm.lora_resolvers": {
         "filesystem": "modulm-lora-resolvers",

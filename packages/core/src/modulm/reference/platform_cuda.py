@@ -33,7 +33,7 @@ class CUDAPlatform(Platform):
     device_type: ClassVar[str] = "cuda"
     supported_dtypes: ClassVar[tuple[str, ...]] = ("bfloat16", "float16", "float32")
     attention_backends: ClassVar[tuple[str, ...]] = ("flash_attn", "flashinfer", "triton_attn", "torch")
-    kernels: ClassVar[tuple[str, ...]] = ("torch",)
+    kernels: ClassVar[tuple[str, ...]] = ("triton", "torch")
 
     def device(self, index: int = 0) -> "torch.device":
         """See base class."""
