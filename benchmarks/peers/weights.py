@@ -14,7 +14,7 @@ import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
-from peers.environments import BUILD, Environment, InstallError, llama_programs
+from peers.environments import BUILD, ROOT, Environment, InstallError, llama_programs
 
 WEIGHTS = BUILD / "weights"
 Q4_1 = "SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -70,7 +70,8 @@ def requantise(form: str, llama: Environment | None, target: Path) -> None:
 
 def dequantise(target: Path) -> None:
     """Write the safetensors folder, in a process of its own for the memory that it takes."""
-    _run([sys.executable, "-m", "peers.dequantised", str(published()), str(target)])
+    where = {"PYTHONPATH": str(ROOT / "benchmarks")}
+    _run([sys.executable, "-m", "peers.dequantised", str(published()), str(target)], where)
 
 
 def join_gemma(target: Path) -> None:

@@ -1,0 +1,1 @@
+"""Parts of `quantization.py`: what writes SmolLM2 in every format, and what measures one checkpoint."""
