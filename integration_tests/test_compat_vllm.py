@@ -55,9 +55,14 @@ def test_custom_attention_gives_the_texts_of_modulms_own(installed):
 
 NAMES = """
 import json
-from vllm.reasoning import ReasoningParserManager
-from vllm.tool_parsers import ToolParserManager
+from vllm.reasoning import ReasoningParser, ReasoningParserManager
+from vllm.tool_parsers import ToolParser, ToolParserManager
 said = []
+assert all(issubclass(ToolParserManager.get_tool_parser(n), ToolParser) for n in ToolParserManager.list_registered())
+for name in ReasoningParserManager.list_registered():
+    assert issubclass(ReasoningParserManager.get_reasoning_parser(name), ReasoningParser)
+qwen3 = ReasoningParserManager.get_reasoning_parser("qwen3")(None)
+assert qwen3.extract_reasoning("<think>a</think>b", None) == ("a", "b")
 for ask in (ReasoningParserManager.get_reasoning_parser, ToolParserManager.get_tool_parser):
     try:
         ask("no_such_parser")

@@ -7,6 +7,11 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from vllm.entrypoints.openai.chat_completion.protocol import (
+    ChatCompletionRequest,
+    ChatCompletionToolsParam,
+    FunctionDefinition,
+)
 from vllm.entrypoints.openai.engine.protocol import (
     DeltaFunctionCall,
     DeltaMessage,
@@ -21,7 +26,18 @@ from vllm.reasoning.deepseek_r1_reasoning_parser import DeepSeekR1ReasoningParse
 from vllm.tool_parsers import ToolParser, ToolParserManager
 from vllm.utils.import_utils import import_plugin
 
-from modulm.interfaces.parsers import ParsedCall, ResponseContext, collect
+from modulm.interfaces.parsers import (
+    CallArguments,
+    CallStart,
+    Content,
+    ParsedCall,
+    Reasoning,
+    ResponseContext,
+    TextParser,
+    collect,
+)
+from modulm.interfaces.parsers import ReasoningParser as OwnReasoning
+from modulm.interfaces.parsers import ToolParser as OwnTool
 from modulm.plugins.registry import registry
 from modulm.sampling_params import SamplingParams
 
@@ -333,3 +349,107 @@ def test_unfinished_json_is_read_by_the_library_and_what_follows_a_text_is_left(
     assert partial_json_loads('{"a": 1} and more', "any") == ({"a": 1}, 8)
     with pytest.raises(json.JSONDecodeError):
         partial_json_loads("{", "any")
+
+
+class Lines(TextParser, OwnTool):
+    """A call is a line `CALL name {...}`; its mark is a special token of some model."""
+
+    special_tokens = ("CALL ",)
+
+    def call_id(self, index, name):
+        return f"line-{index}"
+
+    def read(self, text):
+        index = 0
+        while (yield from text.copy(Content, "CALL ")):
+            name = yield from text.take_until(" ")
+            yield CallStart(index, name.strip())
+            arguments = yield from text.take_until("\n")
+            yield CallArguments(index, arguments.strip())
+            index += 1
+
+
+class Think(TextParser, OwnReasoning):
+    """Thinks between two tags."""
+
+    start_marker, end_marker = "<think>", "</think>"
+
+    def read(self, text):
+        if (yield from text.copy(Content, "<think>")) == "<think>":
+            yield from text.copy(Reasoning, "</think>")
+            yield from text.copy(Content)
+
+
+@pytest.fixture
+def own(site):
+    registry("modulm.tool_parsers").register("lines", Lines)
+    registry("modulm.reasoning_parsers").register("think", Think)
+    return SimpleNamespace(
+        tool=ToolParserManager.get_tool_parser("lines"), reasoning=ReasoningParserManager.get_reasoning_parser("think")
+    )
+
+
+def streamed(ask, text, size):
+    """Return the messages of a stream whose pieces have `size` tokens."""
+    ids, found, before = TOKENIZER.encode(text), [], ""
+    for at in range(0, len(ids), size):
+        new = TOKENIZER.decode(ids[at : at + size], False)
+        message = ask(before, before + new, new, ids[:at], ids[: at + size], ids[at : at + size])
+        before += new
+        found += [message] if message is not None else []
+    return found
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, 1000])
+def test_modulms_own_parsers_are_classes_of_vllms_kind(own, size):
+    """Whole and in pieces, from the managers by name: a plugin asks for the parser of its model and uses it."""
+    assert issubclass(own.tool, ToolParser) and issubclass(own.reasoning, ReasoningParser)
+    assert own.tool is ToolParserManager.get_tool_parser("lines") and own.tool.__name__ == "Lines"
+    text = 'hello.\nCALL weather {"a": "b"}\nand CALL now {}\n'
+    tools = [ChatCompletionToolsParam(function=FunctionDefinition(**TOOLS[0]))]
+    request = ChatCompletionRequest(tools=tools)
+    parser = own.tool(TOKENIZER, tools)
+    whole = parser.extract_tool_calls(text, request)
+    assert [(c.id, c.function.name, c.function.arguments) for c in whole.tool_calls] == [
+        ("line-0", "weather", '{"a": "b"}'),
+        ("line-1", "now", "{}"),
+    ]
+    assert whole.tools_called and whole.content == "hello.\nand "
+    found = streamed(lambda *pieces: parser.extract_tool_calls_streaming(*pieces, request), text, size)
+    assert "".join(message.content or "" for message in found) == whole.content
+    calls = [call for message in found for call in message.tool_calls]
+    assert [(c.index, c.id) for c in calls if c.id] == [(0, "line-0"), (1, "line-1")]
+    assert "".join(c.function.arguments or "" for c in calls if c.index == 0) == '{"a": "b"}'
+    assert parser.adjust_request(request).skip_special_tokens is False
+
+
+@pytest.mark.parametrize("size", [1, 3, 1000])
+def test_modulms_own_reasoning_parsers_are_classes_of_vllms_kind(own, size):
+    parser = own.reasoning(TOKENIZER)
+    text = "<think>a b</think>c"
+    assert parser.extract_reasoning(text, ChatCompletionRequest()) == ("a b", "c")
+    found = streamed(parser.extract_reasoning_streaming, text, size)
+    assert ("".join(m.reasoning or "" for m in found), "".join(m.content or "" for m in found)) == ("a b", "c")
+    ids = TOKENIZER.encode(text)
+    ends = [parser.is_reasoning_end(ids[:count]) for count in range(len(ids) + 1)]
+    assert ends == [count >= 5 for count in range(len(ids) + 1)]
+    assert parser.is_reasoning_end([*ids, *TOKENIZER.encode("<think>")]) is False, "it thinks again"
+    assert parser.extract_content_ids(ids) == TOKENIZER.encode("c") and parser.extract_content_ids(ids[:3]) == []
+
+
+def test_a_class_that_derives_from_modulms_own_reads_responses(own):
+    class Louder(own.tool):
+        def extract_tool_calls_streaming(self, *pieces):
+            message = super().extract_tool_calls_streaming(*pieces)
+            if message is not None and message.content:
+                message.content = message.content.upper()
+            return message
+
+    ToolParserManager.register_module("louder", module=Louder)
+    assert ToolParserManager.get_tool_parser("louder") is Louder
+    found = read(Louder, TOKENIZER.encode('ab CALL weather {"a": "b"}\n'), size=3, tools=TOOLS)
+    assert (found.content, [(call.name, call.arguments) for call in found.calls]) == (
+        "AB ",
+        [("weather", '{"a": "b"}')],
+    )
+    assert own.tool.modulm_class() is Lines

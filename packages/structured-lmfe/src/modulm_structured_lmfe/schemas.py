@@ -22,6 +22,11 @@ def read(text: str) -> Any:
         raise ValueError(reason)
     if "$defs" in schema and "definitions" in schema:
         raise ValueError("'$defs' is not read beside 'definitions'")
+    for node in subschemas(schema):
+        open_kinds = [kind for each in node.get("anyOf", ()) for kind in _open_kinds(each, schema)]
+        for kind in ("string", "array"):
+            if open_kinds.count(kind) > 1:
+                raise ValueError(f"'anyOf' is not enforced where several of its schemas are of type {kind!r}")
     schema = deepcopy(schema)
     for node in subschemas(schema):
         if "pattern" in node:
@@ -29,6 +34,18 @@ def read(text: str) -> Any:
         if node.get("additionalProperties") is True:
             del node["additionalProperties"]
     return schema
+
+
+def _open_kinds(node: JsonObject, root: JsonObject) -> Iterator[str]:
+    """Yield what values may be of strings and lists: two of a kind at once lose track of an escape, or of an end."""
+    if "$ref" in node:
+        _, where, name = node["$ref"].split("/")
+        yield from _open_kinds(root[where][name], root)
+    for each in node.get("anyOf", ()):
+        yield from _open_kinds(each, root)
+    types = node.get("type", ())
+    if not node.keys() & {"const", "enum", "pattern"}:
+        yield from (kind for kind in ("string", "array") if kind in types)
 
 
 _COUNTED = ("null", "boolean", "integer", "number", "string", "object")

@@ -12,14 +12,24 @@ forms = map(lambda form: StructuredOutputsParams(**form), json.loads(sys.argv[1]
 said = [getattr(FormatEnforcerBackend.supports(form), "reason", None) for form in forms]
 print(json.dumps([said, sorted({"interegular", "lmformatenforcer", "torch"} & sys.modules.keys())]))
 """
+LIST = {"type": "array", "items": {"type": "string"}}
 FITTING = [
     {"json": {"type": "object", "properties": {"a": {"type": "string", "pattern": "^[a-z]+$"}}, "required": ["a"]}},
+    {"json": {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "null"}}, {"enum": ["a"]}]}},
     {"json_object": True},
     {"regex": r"^\d+(\.[0-9]{1,2})?$"},
     {"choice": ["yes", "no"]},
 ]
 REFUSED = [
     ({"json": {"type": "array", "uniqueItems": True}}, "'uniqueItems' is not enforced"),
+    (
+        {"json": {"anyOf": [{"type": "string"}, {"type": ["string", "null"]}]}},
+        "several of its schemas are of type 'str",
+    ),
+    (
+        {"json": {"anyOf": [LIST, {"$ref": "#/$defs/l"}], "$defs": {"l": LIST}}},
+        "several of its schemas are of type 'arr",
+    ),
     ({"json": False}, "nothing is valid by the schema false"),
     ({"json": {}, "whitespace_pattern": " "}, "'whitespace_pattern' is not enforced"),
     ({"regex": "(a"}, "the expression is not read"),

@@ -75,6 +75,7 @@ KINDS: dict[str, Kind] = {
         entry="backend:${camel}Backend",
         noun="Backend",
         prefix="structured",
+        kit="modulm-testkit[structured]",
         requires=(_NUMPY,),
     ),
     "tool-parser": Kind(
