@@ -26,6 +26,7 @@ using At = std::array<int64_t, 3>;  // buffer, offset, stride
 using Part = std::tuple<nb::object, bool>;
 using Parts = std::vector<Part>;
 using Floats = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Biased = std::tuple<Parts, std::optional<Floats>>;
 using Ids = nb::ndarray<const int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Cache = nb::ndarray<nb::ndim<5>, nb::c_contig, nb::device::cpu>;
 using Logits = nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
@@ -42,7 +43,9 @@ Activation activation_named(const std::string& name) {
   if (name == "gelu_pytorch_tanh") return Activation::gelu_tanh;
   if (name == "gelu") return Activation::gelu;
   if (name == "relu") return Activation::relu;
-  throw std::invalid_argument("There is no activation '" + name + "'; there are silu, gelu_pytorch_tanh, gelu, relu");
+  if (name == "swigluoai") return Activation::swigluoai;
+  throw std::invalid_argument("There is no activation '" + name +
+                              "'; there are silu, gelu_pytorch_tanh, gelu, relu, swigluoai");
 }
 
 // A section, and the Python objects whose memory its operations read.
@@ -145,8 +148,8 @@ class SectionBuilder {
   // `cache` is [num_blocks, 2, num_kv_heads, block_size, head_size], of bytes with head_size + 4; `cache_type` says of
   // what.
   void attention(const Cache& cache, const std::string& cache_type, int64_t num_heads, double scale, int64_t window,
-                 double soft_cap, bool exact, int64_t group, const At& query, const At& key, const At& value, const At& out,
-                 int64_t rope_width, const At& cos, const At& sin) {
+                 double soft_cap, bool exact, int64_t group, const std::optional<Floats>& sinks, const At& query,
+                 const At& key, const At& value, const At& out, int64_t rope_width, const At& cos, const At& sin) {
     auto op = next<Attention>();
     needs_step_ = true;
     AttentionCall& call = op->call;
@@ -165,6 +168,11 @@ class SectionBuilder {
     call.window = int32_t(std::min<int64_t>(window, INT32_MAX));
     call.soft_cap = float(soft_cap);
     call.exact = exact;
+    if (sinks) {
+      require(int64_t(sinks->shape(0)) == num_heads, "attention: there must be one sink for each query head");
+      require_aligned(*sinks);
+      op->sinks.assign(sinks->data(), sinks->data() + num_heads);
+    }
     call.query_head_stride = call.key_head_stride = call.value_head_stride = call.head_size;
     op->num_blocks = int64_t(cache.shape(0));
     op->group = size_t(group);
@@ -190,17 +198,18 @@ class SectionBuilder {
     section_.add(std::move(op));
   }
 
-  void sparse_moe(const Parts& router, const std::vector<Parts>& gate_up, const std::vector<Parts>& down,
+  // Matrices with their biases, which may be None.
+  void sparse_moe(const Biased& router, const std::vector<Biased>& gate_up, const std::vector<Biased>& down,
                   int64_t top_k, const std::string& function, bool normalised, const At& x, const At& out) {
     auto op = next<SparseMoE>();
-    op->router = matrix(router, {});
+    op->router = matrix(router);
     const int64_t count = op->router.out_features;
     op->hidden_size = in_features(op->router);
     require(int64_t(gate_up.size()) == count && int64_t(down.size()) == count,
             "sparse_moe: there must be one gate_up and one down for each result of the router");
     require(top_k > 0 && top_k <= count, "sparse_moe: top_k must be between 1 and the number of experts");
-    for (const Parts& parts : gate_up) op->gate_up.push_back(matrix(parts, {}));
-    for (const Parts& parts : down) op->down.push_back(matrix(parts, {}));
+    for (const Biased& one : gate_up) op->gate_up.push_back(matrix(one));
+    for (const Biased& one : down) op->down.push_back(matrix(one));
     op->intermediate_size = in_features(op->down[0]);
     for (int64_t i = 0; i < count; ++i) {
       const Matrix &wide = op->gate_up[size_t(i)], &narrow = op->down[size_t(i)];
@@ -293,6 +302,8 @@ class SectionBuilder {
     }
     return made;
   }
+
+  Matrix matrix(const Biased& biased) { return matrix(std::get<0>(biased), std::get<1>(biased)); }
 
   static int64_t in_features(const Matrix& matrix) { return matrix.parts[0].weight->in_features(); }
 
@@ -433,8 +444,9 @@ void bind_program(nb::module_& m) {
       .def("rotary_tables", &SectionBuilder::rotary_tables, named("inverse"), named("scaling"), named("long_inverse"),
            named("long_from"), named("dynamic").none(), named("cos"), named("sin"))
       .def("attention", &SectionBuilder::attention, same("cache"), named("cache_type"), named("num_heads"),
-           named("scale"), named("window"), named("soft_cap"), named("exact"), named("group"), named("query"),
-           named("key"), named("value"), named("out"), nb::arg("rope_width") = 0, nb::arg("cos") = none, nb::arg("sin") = none)
+           named("scale"), named("window"), named("soft_cap"), named("exact"), named("group"), same("sinks").none(),
+           named("query"), named("key"), named("value"), named("out"), nb::arg("rope_width") = 0,
+           nb::arg("cos") = none, nb::arg("sin") = none)
       .def("sparse_moe", &SectionBuilder::sparse_moe, named("router"), named("gate_up"), named("down"), named("top_k"),
            named("function"), named("normalised"), named("x"), named("out"))
       .def("lm_head", &SectionBuilder::lm_head, named("parts"), named("divisor"), named("soft_cap"), named("x"));

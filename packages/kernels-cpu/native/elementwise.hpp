@@ -9,7 +9,8 @@
 
 namespace modulm {
 
-enum class Activation { silu, gelu_tanh, gelu, relu };
+// The last is no function of the gate alone: see `Activation` in interfaces/program.py.
+enum class Activation { silu, gelu_tanh, gelu, relu, swigluoai };
 
 // Numbers of heads, token t's head h at data + t * token_stride + h * head_stride.
 struct Heads {
@@ -21,7 +22,7 @@ struct ElementwiseKernels {
   // out[r, :] = x[r, :] / sqrt(mean(x[r, :]^2) + eps) * (offset + weight); rows [begin, end) of `size` numbers each.
   void (*rms_norm)(const float* x, const float* weight, float* out, int64_t begin, int64_t end, int64_t size, float eps,
                    float offset);
-  // out[r, i] = act(x[r, i]) * x[r, size + i]; a row of x is 2 * size, one of out `size`. `out` must not be x.
+  // out[r, i] = act(x[r, i]) * x[r, size + i], or what swigluoai is; a row of x is 2 * size, one of out `size`. `out` must not be x.
   void (*gated_activation)(const float* x, float* out, int64_t begin, int64_t end, int64_t size, Activation act);
   // Numbers i and i + width / 2 of every head turn by the token's angle, i < width / 2: tables [tokens, width] whose
   // two halves are alike. What is behind `width` stays.

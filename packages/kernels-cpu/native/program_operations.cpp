@@ -127,6 +127,7 @@ void RotaryTables::fill(Frame& frame, int64_t begin, int64_t end) const {
 
 void Attention::run(Frame& frame) const {
   AttentionCall now = call;
+  now.sinks = sinks.empty() ? nullptr : sinks.data();
   now.query = frame.at(query);
   now.key = frame.at(key);
   now.value = frame.at(value);

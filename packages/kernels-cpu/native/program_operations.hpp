@@ -91,6 +91,7 @@ struct RotaryTables : Operation {
 // `call` is complete but for what changes from step to step.
 struct Attention : Operation {
   AttentionCall call;
+  std::vector<float> sinks;  // of each head, or empty
   int64_t num_blocks;
   size_t group;  // of the KV cache
   Place query, key, value, out;

@@ -109,6 +109,14 @@ CONFIGS = {
         "sliding_window": 9,
         "rope_parameters": {"rope_type": "default", "rope_theta": 300.0},
     },
+    "GptOssForCausalLM": {
+        "num_local_experts": 6,
+        "num_experts_per_tok": 3,
+        "sliding_window": 9,
+        "layer_types": ALTERNATING,
+        "rope_parameters": {**YARN, "truncate": False},
+        "head_dim": 16,
+    },
     "MixtralForCausalLM": {"num_local_experts": 5, "num_experts_per_tok": 2, "sliding_window": 11},
     "Qwen3MoeForCausalLM": {
         "num_experts": 6,
@@ -264,6 +272,8 @@ NULL = {"rope_type": "default", "rope_theta": 10.0}
         ("GraniteForCausalLM", {"attention_multiplier": 0.25}),
         ("SmolLM3ForCausalLM", {"no_rope_layers": [1, 1, 1, 1]}),
         ("SmolLM3ForCausalLM", {"use_sliding_window": False}),
+        ("GptOssForCausalLM", {"layer_types": ALTERNATING[::-1]}),
+        ("GptOssForCausalLM", {"num_experts_per_tok": 2}),
         ("MixtralForCausalLM", {"num_experts_per_tok": 3}),
         ("Qwen3MoeForCausalLM", {"norm_topk_prob": False}),
     ],

@@ -134,6 +134,8 @@ def test_a_missing_key_takes_the_architectures_default_and_null_does_not():
         ("Gemma2ForCausalLM", {"layer_types": ["full_attention"]}, "1 layer_types and 4 layers"),
         ("Gemma3ForCausalLM", {"attn_logit_softcapping": 30.0}, "attn_logit_softcapping=30.0"),
         ("Gemma3ForCausalLM", {"layer_types": ["chunked_attention"] * 4}, "'chunked_attention'"),
+        ("GptOssForCausalLM", {"swiglu_limit": 5.0}, "swiglu_limit=5.0 .* not implemented: kernels clamp at 7"),
+        ("GptOssForCausalLM", {"swiglu_alpha": 2.0}, "swiglu_alpha=2.0 .* not implemented"),
         ("SmolLM3ForCausalLM", {"no_rope_layers": [1, 0]}, "2 no_rope_layers and 4 layers"),
         (
             "Phi3ForCausalLM",

@@ -7,7 +7,17 @@ import torch
 from modulm.errors import CheckpointError
 from modulm.interfaces.model import ForwardBatch
 from modulm.interfaces.quantization import Dense
-from modulm.nn import Embedding, Linear, LMHead, MergedLinear, RMSNorm, Rope, RotaryEmbedding, apply_rotary
+from modulm.nn import (
+    Embedding,
+    GatedActivation,
+    Linear,
+    LMHead,
+    MergedLinear,
+    RMSNorm,
+    Rope,
+    RotaryEmbedding,
+    apply_rotary,
+)
 from modulm.reference.linear_torch import TorchKernels
 
 
@@ -102,6 +112,18 @@ def test_rotation_turns_pairs_and_leaves_the_rest(rng):
     turned = pairs * np.exp(1j * angles)
     close(query, np.concatenate([turned.real, turned.imag, x[..., 6:]], axis=-1))
     close(key, query[:, :1].numpy())
+
+
+def test_gpt_oss_gates_are_clamped_as_transformers_clamps():
+    from transformers import GptOssConfig
+    from transformers.models.gpt_oss.modeling_gpt_oss import GptOssExperts
+
+    both = 6 * torch.randn(50, 24, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    assert (both > 7).any() and (both < -7).any()
+    sizes = {"num_local_experts": 1, "hidden_size": 4, "intermediate_size": 12}
+    theirs = GptOssExperts(GptOssConfig(num_hidden_layers=1, **sizes))
+    want = theirs._apply_gate(torch.stack(both.chunk(2, dim=-1), dim=-1).flatten(-2))
+    close(GatedActivation("swigluoai")(both), want.numpy())
 
 
 def test_models_hold_nothing_on_the_meta_device_they_are_built_under():

@@ -31,7 +31,7 @@ from modulm.reference.linear_torch import TorchKernels
 from modulm.worker.kv_memory import as_tensors, host_caches
 from modulm.worker.load import TensorSource
 from modulm.worker.model import load_model
-from modulm.worker.weights import Parts, stacked
+from modulm.worker.weights import Parts, halves_in_order, stacked
 
 CPU = torch.device("cpu")
 
@@ -99,6 +99,23 @@ def test_stacked_equals_its_parts(kind):
     assert whole.out_features == 12
     expected = torch.cat([dequantize(part, torch.float32, slice(0, part.out_features)) for part in parts])
     assert torch.equal(dequantize(whole, torch.float32, slice(0, 12)), expected)
+
+
+@pytest.mark.parametrize("kind", [Dense, GroupedInt, ChannelInt8, Float8, Codebook4, BlockFloat4, Reordered, Encoded])
+def test_halves_stored_in_turn_are_put_in_order(kind):
+    if kind is Reordered:
+        inner = make(GroupedInt, 8, 3)
+        order = np.random.default_rng(0).permutation(32).astype(np.int32)
+        weight = Reordered(out_features=8, in_features=32, weight=inner, order=order)
+    elif kind is Encoded:
+        decode = lambda raw: raw.view(np.float16).astype(np.float32)  # noqa: E731
+        raw = rand(8, 32).astype(np.float16).view(np.uint8)
+        weight = Encoded(out_features=8, in_features=32, format="half", data=raw, decode=decode)
+    else:
+        weight = make(kind, 8, 3, **({"block": (4, 16)} if kind is Float8 else {}))
+    before, after = (dequantize(one, torch.float32, slice(0, 8)) for one in (weight, halves_in_order(weight)))
+    assert type(halves_in_order(weight)) is kind
+    assert torch.equal(after, torch.cat([before[::2], before[1::2]]))
 
 
 @pytest.mark.parametrize(
@@ -384,13 +401,15 @@ def test_recipes_pack_the_same_again():
         "b__weight": rand(4, 8),
         "c__weight": rand(5, 8),
     }
-    checkpoint = Tensors(**tensors, stack=stack)
+    checkpoint = Tensors(**tensors, stack=stack, turned=stack.swapaxes(1, 2))
     loading, later = source(checkpoint, scheme=Half()), source(checkpoint, scheme=Half())
     packed = [
         loading.packed(["a", "b"], [2, 4], 8),  # of two kinds, side by side
         loading.packed(["b", "c"], [4, 5], 8),
         loading.packed(["c"], [5], 8, op="embedding"),
         *(loading.packed_slice("stack", (3, 6, 8), index) for index in range(3)),
+        loading.packed_slice("turned", (3, 6, 8), 1, transposed=True),
+        loading.packed_slice("turned", (3, 6, 8), 2, transposed=True, in_turn=True),
     ]
     loading.check_all_used()
     x = torch.from_numpy(rand(7, 8, seed=9))
@@ -403,8 +422,9 @@ def test_recipes_pack_the_same_again():
     later.check_all_used()
     assert (later.size_bytes, later.choices) == (loading.size_bytes, loading.choices)
     assert loading.recipe(later) is None
-    for index, one in enumerate(packed[3:]):
-        assert torch.equal(one.linear(x), F.linear(x, torch.from_numpy(stack[index].astype(np.float32))))
+    wanted = [*stack, stack[1], np.concatenate([stack[2][::2], stack[2][1::2]])]
+    for one, matrix in zip(packed[3:], wanted, strict=True):
+        assert torch.equal(one.linear(x), F.linear(x, torch.from_numpy(matrix.astype(np.float32))))
 
 
 def test_a_slice_that_does_not_fit():

@@ -46,15 +46,27 @@ void rms_norm(const float* x, const float* weight, float* out, int64_t begin, in
   }
 }
 
+// product(gate, up) for each number.
 template <class Function>
-inline void gate(const float* x, float* out, int64_t begin, int64_t end, int64_t size, const Function& act) {
+inline void pairs(const float* x, float* out, int64_t begin, int64_t end, int64_t size, const Function& product) {
   for (int64_t row = begin; row < end; ++row) {
     const float *gates = x + row * 2 * size, *ups = gates + size;
     float* to = out + row * size;
     along(
-        size, [=](int64_t i) { store(to + i, act(load(gates + i)) * load(ups + i)); },
-        [=](int64_t i, int64_t n) { store_first(to + i, act(load_first(gates + i, n)) * load_first(ups + i, n), n); });
+        size, [=](int64_t i) { store(to + i, product(load(gates + i), load(ups + i))); },
+        [=](int64_t i, int64_t n) { store_first(to + i, product(load_first(gates + i, n), load_first(ups + i, n)), n); });
   }
+}
+
+template <class Function>
+inline void gate(const float* x, float* out, int64_t begin, int64_t end, int64_t size, const Function& act) {
+  pairs(x, out, begin, end, size, [=](Vec gate, Vec up) { return act(gate) * up; });
+}
+
+inline Vec swigluoai_of(Vec gate, Vec up) {
+  const Vec alpha = all(1.702f), limit = all(7.0f);
+  const Vec low = smaller(limit, gate);  // the number second, so that one that is none stays
+  return silu_of(low * alpha) / alpha * (all(1.0f) + larger(all(-7.0f), smaller(limit, up)));
 }
 
 void gated_activation(const float* x, float* out, int64_t begin, int64_t end, int64_t size, Activation act) {
@@ -63,6 +75,7 @@ void gated_activation(const float* x, float* out, int64_t begin, int64_t end, in
     case Activation::gelu_tanh: return gate(x, out, begin, end, size, [](Vec v) { return gelu_tanh_of(v); });
     case Activation::gelu: return gate(x, out, begin, end, size, [](Vec v) { return gelu_of(v); });
     case Activation::relu: return gate(x, out, begin, end, size, [](Vec v) { return relu_of(v); });
+    case Activation::swigluoai: return pairs(x, out, begin, end, size, [](Vec g, Vec u) { return swigluoai_of(g, u); });
   }
 }
 

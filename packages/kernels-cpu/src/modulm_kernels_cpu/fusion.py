@@ -25,6 +25,7 @@ class RotatedAttention(Operation, frozen=True, kw_only=True, tag="rotated_attent
     """`Rotary`, then `Attention`: inputs are query, key, value, cos, sin."""
 
     layer: str
+    sinks: str | None
 
 
 class GatedLinear(Operation, frozen=True, kw_only=True, tag="gated_linear"):
@@ -55,8 +56,10 @@ def fused(values: Sequence[Value], section: Section) -> Fused:
         if isinstance(op, Attention) and isinstance(maker, Rotary) and op.inputs[:2] == maker.outputs:
             if all(readers[index] == 1 for index in maker.outputs):
                 query, key, cos, sin = maker.inputs
-                inputs = (query, key, op.inputs[2], cos, sin)
-                joined |= {id(maker): None, id(op): RotatedAttention(inputs=inputs, outputs=op.outputs, layer=op.layer)}
+                rotated = RotatedAttention(
+                    inputs=(query, key, op.inputs[2], cos, sin), outputs=op.outputs, layer=op.layer, sinks=op.sinks
+                )
+                joined |= {id(maker): None, id(op): rotated}
         elif isinstance(op, GatedActivation) and isinstance(maker, Linear) and readers[op.inputs[0]] == 1:
             gated = GatedLinear(
                 inputs=maker.inputs, outputs=op.outputs, weight=maker.weight, bias=maker.bias, function=op.function

@@ -153,6 +153,7 @@ class NativeProgram:
             spec.soft_cap or 0.0,
             spec.exact,
             self._groups[op.layer],
+            self._bias(op.sinks),
             query,
             key,
             value,
@@ -166,8 +167,14 @@ class NativeProgram:
         self._attention(native, op, query, key, value, out, width, cos, sin)
 
     def _sparse_moe(self, native: Any, op: recorded.SparseMoE, x: At, out: At) -> None:
-        gate_up, down = ([self._parts[name] for name in names] for names in (op.gate_up, op.down))
-        native.sparse_moe(self._parts[op.router], gate_up, down, op.top_k, op.function, op.normalised, x, out)
+        gate_up = self._biased(op.gate_up, op.gate_up_bias)
+        down = self._biased(op.down, op.down_bias)
+        router = (self._parts[op.router], self._bias(op.router_bias))
+        native.sparse_moe(router, gate_up, down, op.top_k, op.function, op.normalised, x, out)
+
+    def _biased(self, weights: Sequence[str], biases: Sequence[str]) -> list[tuple[Any, np.ndarray | None]]:
+        named = zip(weights, biases or (None,) * len(weights), strict=True)
+        return [(self._parts[weight], self._bias(bias)) for weight, bias in named]
 
 
 def _check(graph: Graph, backends: Mapping[str, AttentionBackend]) -> None:

@@ -130,14 +130,14 @@ def example(*ops, output):
 LINEAR = Linear(inputs=(0,), outputs=(3,), weight="w", bias="b")
 GATED = GatedActivation(inputs=(3,), outputs=(4,), function="relu")
 ROTARY = Rotary(inputs=(0, 0, 1, 2), outputs=(5, 6))
-ATTENTION = Attention(inputs=(5, 6, 0), outputs=(7,), layer="a")
+ATTENTION = Attention(inputs=(5, 6, 0), outputs=(7,), layer="a", sinks="s")
 
 
 def test_what_one_operation_reads_is_joined_with_it():
     joined = fused(*example(LINEAR, GATED, ROTARY, ATTENTION, output=7))
     assert joined.ops == (
         GatedLinear(inputs=(0,), outputs=(4,), weight="w", bias="b", function="relu"),
-        RotatedAttention(inputs=(0, 0, 0, 1, 2), outputs=(7,), layer="a"),
+        RotatedAttention(inputs=(0, 0, 0, 1, 2), outputs=(7,), layer="a", sinks="s"),
     )
 
 

@@ -63,6 +63,9 @@ CONFIGS = {
         "layer_types": ["sliding_attention", "full_attention"] * 2,
         "rope_parameters": {"rope_type": "default", "rope_theta": 300.0},
     },
+    "GptOssForCausalLM": {
+        "num_local_experts": 5, "num_experts_per_tok": 2, "sliding_window": 9, "rope_parameters": YARN, "head_dim": 24,
+    },
     "MixtralForCausalLM": {"num_local_experts": 5, "num_experts_per_tok": 2, "sliding_window": 11},
     "Qwen3MoeForCausalLM": {
         "num_experts": 6, "num_experts_per_tok": 3, "moe_intermediate_size": 32, "decoder_sparse_step": 2,

@@ -86,16 +86,23 @@ def activation(name, x):
     return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
 
 
-ACTIVATIONS = ["silu", "gelu", "gelu_pytorch_tanh", "relu"]
+def gated(name, gate, up):
+    if name != "swigluoai":
+        return activation(name, gate) * up
+    gate = np.minimum(gate, 7)
+    return gate / (1 + np.exp(-1.702 * gate)) * (1 + np.clip(up, -7, 7))
+
+
+ACTIVATIONS = ["silu", "gelu", "gelu_pytorch_tanh", "relu", "swigluoai"]
 
 
 @pytest.mark.parametrize("name", ACTIVATIONS)
 def test_gated_activation(rows, places, name):
-    x = 2 * noise(rows, 106)
+    x = 4 * noise(rows, 106)
     source, result = places
     got = run(lambda section: section.gated_activation(name, 53, source, result), x, 53, source=source, result=result)
     gate, up = np.split(x.astype(np.float64), 2, axis=1)
-    close(got, activation(name, gate) * up, 1e-5)
+    close(got, gated(name, gate, up), 1e-5)
 
 
 @pytest.mark.parametrize("biased", [False, True])
@@ -109,7 +116,7 @@ def test_gated_linear_in_parts(rows, places, name, biased):
         x, 37, source=source, result=result,
     )  # fmt: skip
     both = x.astype(np.float64) @ weight.T.astype(np.float64) + biased * bias
-    close(got, activation(name, both[:, :37]) * both[:, 37:], 1e-5)
+    close(got, gated(name, both[:, :37], both[:, 37:]), 1e-5)
 
 
 @pytest.mark.parametrize("biased", [False, True])
@@ -176,21 +183,24 @@ def softmax(x):
 
 
 @pytest.mark.parametrize("normalised", [False, True])
+@pytest.mark.parametrize("biased", [False, True])
 @pytest.mark.parametrize("top_k", [1, 3, 7])
-def test_sparse_moe(rows, places, top_k, normalised):
+def test_sparse_moe(rows, places, top_k, biased, normalised):
     experts, hidden, size = 7, 48, 20
     x, router = noise(rows, hidden), noise(experts, hidden, seed=1) / 5
     gate_up, down = noise(experts, 2 * size, hidden, seed=2) / 7, noise(experts, hidden, size, seed=3) / 4
-    one = lambda matrix: [(packed(matrix), False)]  # noqa: E731
+    biases = [biased * noise(*shape, seed=4) for shape in ((experts,), (experts, 2 * size), (experts, hidden))]
+    one = lambda matrix, bias: ([(packed(matrix), False)], bias if biased else None)  # noqa: E731
+    name = "swigluoai" if biased else "silu"
     source, result = places
 
     def add(section):
-        matrices = [one(matrix) for matrix in gate_up], [one(matrix) for matrix in down]
-        section.sparse_moe(one(router), *matrices, top_k, "silu", normalised, source, result)
+        wide, narrow = (list(map(one, *both)) for both in ((gate_up, biases[1]), (down, biases[2])))
+        section.sparse_moe(one(router, biases[0]), wide, narrow, top_k, name, normalised, source, result)
 
     got = run(add, x, hidden, source=source, result=result)
     wide = x.astype(np.float64)
-    shares = softmax(wide @ router.T.astype(np.float64))
+    shares = softmax(wide @ router.T.astype(np.float64) + biases[0])
     chosen = np.argsort(-shares, axis=1)[:, :top_k]
     kept = np.zeros_like(shares)
     np.put_along_axis(kept, chosen, np.take_along_axis(shares, chosen, 1), 1)
@@ -198,15 +208,16 @@ def test_sparse_moe(rows, places, top_k, normalised):
         kept /= kept.sum(1, keepdims=True)
     want = np.zeros((rows, hidden))
     for expert in range(experts):
-        gate, up = np.split(wide @ gate_up[expert].T.astype(np.float64), 2, axis=1)
-        want += kept[:, expert, None] * ((activation("silu", gate) * up) @ down[expert].T.astype(np.float64))
+        gate, up = np.split(wide @ gate_up[expert].T.astype(np.float64) + biases[1][expert], 2, axis=1)
+        term = gated(name, gate, up) @ down[expert].T.astype(np.float64) + biases[2][expert]
+        want += kept[:, expert, None] * term
     close(got, want, 2e-5)
 
 
 def test_experts_of_what_is_no_number_harm_nobody_else():
     x = noise(9, 48)
     x[4] = np.nan
-    one = lambda *shape: [(packed(noise(*shape)), False)]  # noqa: E731
+    one = lambda *shape: ([(packed(noise(*shape)), False)], None)  # noqa: E731
 
     def add(section):
         section.sparse_moe(one(5, 48), [one(8, 48)] * 5, [one(48, 4)] * 5, 2, "silu", True, (IN, 0, 48), (OUT, 0, 48))

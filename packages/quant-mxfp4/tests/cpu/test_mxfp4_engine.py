@@ -1,6 +1,6 @@
 """Experts and layers in gpt-oss's blocks through the whole engine, against transformers' own decoder of them.
 
-The models are Qwen3-MoE and Llama: core has no gpt-oss. Weights are rounded here by OCP's rules and stored as gpt-oss
+The models are gpt-oss, Qwen3-MoE and Llama. Weights are rounded here by OCP's rules and stored as gpt-oss
 stores them; transformers makes numbers of them again, in float64.
 """
 
@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
 from modulm.errors import CheckpointError
-from modulm_testkit.checkpoints import tiny_llama, tiny_mixture, write_safetensors
+from modulm_testkit.checkpoints import SIZES, tiny_llama, tiny_mixture, tiny_model, write_safetensors, write_tokenizer
 from modulm_testkit.scored import EXACT, PROMPTS, scored, scored_by_transformers
 
 MAGNITUDES = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6])
@@ -95,6 +95,30 @@ def test_stacked_experts(mixture, experts, tmp_path):
     tensors, theirs = experts
     names = ["model.layers.*.self_attn", "model.layers.*.mlp.gate", "model.embed_tokens", "lm_head"]
     check(written(mixture, tmp_path / "m", tensors, modules_to_not_convert=names), theirs, 2 * 4 * 2)
+
+
+NOT_CONVERTED = ["model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"]
+
+
+def test_gpt_oss(tmp_path):
+    """As OpenAI publishes it: experts in blocks whose rows of gate and up take turns, biases and all else plain."""
+    folder = tmp_path / "plain"
+    folder.mkdir()
+    sizes = {**SIZES, "vocab_size": write_tokenizer(folder), "hidden_size": 64, "head_dim": 16, "num_local_experts": 4}
+    sizes |= {"num_experts_per_tok": 2, "sliding_window": 8, "initializer_range": 0.3, "eos_token_id": 1}
+    model = tiny_model(folder, "GptOssForCausalLM", sizes)
+    for name, parameter in model.named_parameters():
+        if name.endswith(("bias", "sinks")):
+            torch.nn.init.normal_(parameter)
+    model.save_pretrained(folder)
+    check(folder, read(folder)[0], 0)
+    theirs, tensors = read(folder)
+    for name in [name for name in tensors if name.endswith(("gate_up_proj", "down_proj"))]:
+        blocks, worth = stored(name, tensors.pop(name).swapaxes(1, 2))
+        module, _, last = name.rpartition(".")
+        getattr(theirs.get_submodule(module), last).data = worth.transpose(1, 2)
+        tensors |= blocks
+    check(written(folder, tmp_path / "m", tensors, modules_to_not_convert=NOT_CONVERTED), theirs, 2 * 4 * 2)
 
 
 def test_a_damaged_expert_is_refused_before_anything_is_packed(mixture, experts, tmp_path):

@@ -56,9 +56,14 @@ class Tensors:
         sizes = zip(modules, out_features, strict=True)
         return self._pack(torch.cat([self._float32(f"{one}.weight", (size, in_features)) for one, size in sizes]))
 
-    def packed_slice(self, name: str, shape: tuple[int, int, int], index: int, *, op: str = "linear") -> Any:
+    def packed_slice(
+        self, name: str, shape: tuple[int, int, int], index: int, *, transposed: bool = False, in_turn: bool = False
+    ) -> Any:
         """See `WeightSource`."""
-        return self._pack(self._float32(name, shape)[index])
+        count, rows, columns = shape
+        data = self._float32(name, (count, columns, rows) if transposed else shape)[index]
+        data = data.T if transposed else data
+        return self._pack(torch.cat([data[::2], data[1::2]]) if in_turn else data.contiguous())
 
     def _float32(self, name: str, shape: tuple[int, ...]) -> torch.Tensor:
         if name not in self.tensors:

@@ -71,8 +71,12 @@ class WeightSource(Protocol):
         `op` is "linear" or "embedding". Where the parts' kinds differ they stay apart behind one `PackedWeight`.
         """
 
-    def packed_slice(self, name: str, shape: tuple[int, int, int], index: int, *, op: str = "linear") -> Any:
-        """Return one `PackedWeight` for matrix `index` of a plain tensor `name` [count, out_features, in_features].
+    def packed_slice(
+        self, name: str, shape: tuple[int, int, int], index: int, *, transposed: bool = False, in_turn: bool = False
+    ) -> Any:
+        """Return one `PackedWeight` for matrix `index` of a tensor `name` [count, out_features, in_features].
 
         For experts that a checkpoint stacks: `name` is the tensor's own ("model.layers.0.mlp.experts.down_proj").
+        `transposed`: plain numbers are stored [count, in_features, out_features]; a quantized stack never is.
+        `in_turn`: rows of two halves are stored in turn, and packed one half after the other.
         """

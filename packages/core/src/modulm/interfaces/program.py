@@ -12,8 +12,11 @@ import msgspec
 
 from modulm.interfaces.attention import AttentionSpec
 
-Activation: TypeAlias = Literal["gelu", "gelu_pytorch_tanh", "relu", "silu"]
-"""x * Phi(x); its tanh form 0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))); max(x, 0); x / (1 + exp(-x))."""
+Activation: TypeAlias = Literal["gelu", "gelu_pytorch_tanh", "relu", "silu", "swigluoai"]
+"""x * Phi(x); its tanh form 0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))); max(x, 0); x / (1 + exp(-x)).
+
+"swigluoai" is x / (1 + exp(-1.702 x)) of a gate of at most 7, times not `up` but 1 + up, up within -7 and 7 (gpt-oss).
+"""
 
 
 class Value(msgspec.Struct, frozen=True):
@@ -95,10 +98,12 @@ class Rotary(Operation, frozen=True, kw_only=True, tag="rotary"):
 class Attention(Operation, frozen=True, kw_only=True, tag="attention"):
     """query [heads, size], key, value [kv_heads, size] -> [heads * size]; see `AttentionBackend.forward`.
 
-    Writes key and value to the cache of `layer`, then attends as `Graph.layers[layer]` says.
+    Writes key and value to the cache of `layer`, then attends as `Graph.layers[layer]` says. `sinks` names a tensor
+    [heads], where that has them.
     """
 
     layer: str
+    sinks: str | None = None
 
 
 class GatedActivation(Operation, frozen=True, kw_only=True, tag="gated_activation"):
@@ -129,7 +134,8 @@ class SparseMoE(Operation, frozen=True, kw_only=True, tag="sparse_moe"):
     """x [hidden_size] -> the sum of p[e] * down[e](act(gate) * up) over the `top_k` likeliest experts e.
 
     p = softmax(router x) over all experts, in float32; `normalised` divides the chosen by their sum. (gate, up) is
-    gate_up[e] x. Terms add up in x's dtype by ascending e (arXiv:1701.06538). Weights by name, one per expert.
+    gate_up[e] x. Terms add up in x's dtype by ascending e (arXiv:1701.06538). Weights by name, one per expert, and so
+    the biases of their results, where there are any.
     """
 
     router: str
@@ -138,6 +144,9 @@ class SparseMoE(Operation, frozen=True, kw_only=True, tag="sparse_moe"):
     top_k: int
     function: Activation
     normalised: bool
+    router_bias: str | None = None
+    gate_up_bias: tuple[str, ...] = ()
+    down_bias: tuple[str, ...] = ()
 
 
 class LMHead(Operation, frozen=True, kw_only=True, tag="lm_head"):

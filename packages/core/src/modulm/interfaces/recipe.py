@@ -15,6 +15,7 @@ class Recipe(msgspec.Struct, frozen=True):
         in_features: Of all.
         op: "linear" or "embedding".
         slice: Where not None, `modules` names one tensor [count, out_features, in_features], and this is the matrix.
+        transposed, in_turn: See `packed_slice`.
     """
 
     modules: tuple[str, ...]
@@ -22,3 +23,5 @@ class Recipe(msgspec.Struct, frozen=True):
     in_features: int
     op: str
     slice: int | None = None
+    transposed: bool = False
+    in_turn: bool = False

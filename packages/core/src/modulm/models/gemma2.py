@@ -8,7 +8,7 @@ import torch
 from modulm.config import ModelConfig
 from modulm.interfaces.model import ForwardBatch
 from modulm.models.llama import Layer, LlamaForCausalLM
-from modulm.models.settings import Settings, layer_types, read_settings, refuse, windows_by_type
+from modulm.models.settings import Settings, alternating_windows, read_settings, refuse
 from modulm.nn.rotary import Tables
 
 
@@ -47,10 +47,7 @@ class Gemma2ForCausalLM(LlamaForCausalLM):
     def settings(cls, config: ModelConfig) -> Settings:
         """See `LlamaForCausalLM.settings`."""
         settings = replace(gemma_settings(config), attention_soft_cap=config.get("attn_logit_softcapping"))
-        if config.get("layer_types") is not None:
-            return settings.with_windows(windows_by_type(config, layer_types(config)))
-        types = ["full_attention" if index % 2 else "sliding_attention" for index in range(len(settings.layers))]
-        return settings.with_windows(windows_by_type(config, types))
+        return settings.with_windows(alternating_windows(config))
 
 
 def gemma_settings(config: ModelConfig) -> Settings:

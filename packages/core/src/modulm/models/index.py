@@ -4,6 +4,7 @@ ARCHITECTURES: dict[str, str] = {
     "Gemma2ForCausalLM": "modulm.models.gemma2:Gemma2ForCausalLM",
     "Gemma3ForCausalLM": "modulm.models.gemma3:Gemma3ForCausalLM",
     "Gemma3ForConditionalGeneration": "modulm.models.gemma3:Gemma3ForConditionalGeneration",
+    "GptOssForCausalLM": "modulm.models.gpt_oss:GptOssForCausalLM",
     "GraniteForCausalLM": "modulm.models.granite:GraniteForCausalLM",
     "LlamaForCausalLM": "modulm.models.llama:LlamaForCausalLM",
     "MistralForCausalLM": "modulm.models.mistral:MistralForCausalLM",

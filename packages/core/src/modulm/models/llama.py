@@ -12,7 +12,7 @@ from torch import nn
 
 from modulm.config import ModelConfig
 from modulm.interfaces.attention import AttentionSpec
-from modulm.interfaces.model import ForwardBatch
+from modulm.interfaces.model import ForwardBatch, WeightSource
 from modulm.models.settings import LayerSettings, Settings, read_settings
 from modulm.nn.activation import GatedActivation
 from modulm.nn.attention import Attention
@@ -50,10 +50,17 @@ class SelfAttention(nn.Module):
             scale=settings.attention_scale,
             sliding_window=layer.window,
             soft_cap=settings.attention_soft_cap,
+            has_sinks=settings.sinks,
             dtype=str(settings.dtype).removeprefix("torch."),
         )
         self.attn = Attention(name, spec)
+        self.sinks: torch.Tensor | None = None
         self.o_proj = Linear(sizes[0], settings.hidden_size, bias=settings.o_bias)
+
+    def load(self, name: str, source: WeightSource) -> None:
+        """Read `<name>.sinks` [num_heads], where there are to be any. Raises `CheckpointError`."""
+        if self.attn.spec.has_sinks:
+            self.sinks = source.tensor(f"{name}.sinks", (self.attn.spec.num_heads,))
 
     def forward(self, x: torch.Tensor, tables: Tables | None, batch: ForwardBatch) -> torch.Tensor:
         """Return [num_tokens, hidden_size] for x of that shape; without `tables` nothing is rotated."""
@@ -65,7 +72,7 @@ class SelfAttention(nn.Module):
             query, key = self.q_norm(query), self.k_norm(key)
         if tables is not None:
             query, key = apply_rotary(query, key, tables)
-        return self.o_proj(self.attn(query, key, value, batch))
+        return self.o_proj(self.attn(query, key, value, batch, sinks=self.sinks))
 
 
 class MLP(nn.Module):

@@ -40,6 +40,7 @@ class Settings:
         attention_scale: On query-key products.
         attention_soft_cap, logits_soft_cap: `cap * tanh(x / cap)`; None is off.
         qkv_bias, o_bias, mlp_bias: Which linear layers have a bias.
+        sinks: Attention has a learned logit per head beside those of the keys.
         qk_norm: RMS norm of queries and keys before the rotation: of each head, or of all heads together.
         unit_offset: RMS norms multiply by 1 + weight.
         fused: The checkpoint stores QKV, and gate and up, as one matrix each.
@@ -64,6 +65,7 @@ class Settings:
     qkv_bias: bool = False
     o_bias: bool = False
     mlp_bias: bool = False
+    sinks: bool = False
     qk_norm: Literal["head", "all"] | None = None
     unit_offset: bool = False
     fused: bool = False
@@ -130,6 +132,14 @@ def layer_types(config: ModelConfig) -> list[str]:
 def windows_by_type(config: ModelConfig, types: list[str]) -> list[int | None]:
     """Return `sliding_window` for layers of that type, None for the others."""
     return [int(config.need("sliding_window")) if kind == "sliding_attention" else None for kind in types]
+
+
+def alternating_windows(config: ModelConfig) -> list[int | None]:
+    """Return windows by `layer_types`; without these every other layer has one, the first among them."""
+    if config.get("layer_types") is not None:
+        return windows_by_type(config, layer_types(config))
+    layers = range(int(config.need("num_hidden_layers")))
+    return windows_by_type(config, [_KINDS[(index + 1) % 2] for index in layers])
 
 
 def refuse(config: ModelConfig, key: str, *, why: str, allowed: tuple[Any, ...] = (None, False)) -> None:

@@ -37,13 +37,18 @@ def activation(name: str) -> Callable[[torch.Tensor], torch.Tensor]:
     return ACTIVATIONS[name]
 
 
+def _swigluoai(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+    gate = gate.clamp(max=7.0)
+    return gate * torch.sigmoid(1.702 * gate) * (up.clamp(-7.0, 7.0) + 1.0)
+
+
 class GatedActivation(nn.Module):
-    """`act(gate) * up`, as in GLU variants (Shazeer 2020, arXiv:2002.05202)."""
+    """`act(gate) * up`, as in GLU variants (Shazeer 2020, arXiv:2002.05202), or gpt-oss's "swigluoai"."""
 
     def __init__(self, name: str) -> None:
         super().__init__()
         self.name = name
-        self._function = activation(name)
+        self._function = None if name == "swigluoai" else activation(name)
 
     def forward(self, gate_up: torch.Tensor) -> torch.Tensor:
         """Return [num_tokens, size] for gate and up side by side, [num_tokens, 2 * size]."""
@@ -52,4 +57,4 @@ class GatedActivation(nn.Module):
             name = SYNONYMS.get(self.name, self.name)
             return gate_up.apply(GatedActivationOp, shape=(width // 2,), function=name)
         gate, up = gate_up.chunk(2, dim=-1)
-        return self._function(gate) * up
+        return _swigluoai(gate, up) if self._function is None else self._function(gate) * up

@@ -48,11 +48,12 @@ class Attention(nn.Module):
             sinks, alibi_slopes: [num_heads], where the spec says so.
         """
         if isinstance(query, Traced):
-            if sinks is not None or alibi_slopes is not None:
-                refuse("attention with sinks or ALiBi")
+            if alibi_slopes is not None:
+                refuse("attention with ALiBi")
             query.recorder.layers[self.name] = self
+            named = None if sinks is None else query.recorder.tensor(self, sinks, "sinks")
             shape = (self.spec.num_heads * self.spec.head_size,)
-            return query.apply(AttentionOp, key, value, shape=shape, layer=self.name)
+            return query.apply(AttentionOp, key, value, shape=shape, layer=self.name, sinks=named)
         out = self.backend.forward(
             self.spec,
             query,

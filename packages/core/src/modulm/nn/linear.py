@@ -63,13 +63,7 @@ class MergedLinear(nn.Module):
         modules = [sibling(name, part) for part in self.parts]
         sizes = list(self.parts.values())
         self.weight = source.packed(modules, sizes, self.in_features)
-        biases = [_bias(module, size, self.expects_bias, source) for module, size in zip(modules, sizes, strict=True)]
-        present = [bias for bias in biases if bias is not None]
-        if present:
-            filled = [
-                present[0].new_zeros(size) if bias is None else bias for bias, size in zip(biases, sizes, strict=True)
-            ]
-            self.bias = torch.cat(filled)
+        self.bias = merged_bias(modules, sizes, self.expects_bias, source)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return [num_tokens, sum of parts] for x [num_tokens, in_features]."""
@@ -90,6 +84,17 @@ def sibling(name: str, other: str) -> str:
     """Return the dotted name `other` under the parent of `name`."""
     parent = name.rpartition(".")[0]
     return f"{parent}.{other}" if parent else other
+
+
+def merged_bias(modules: list[str], sizes: list[int], expected: bool, source: WeightSource) -> torch.Tensor | None:
+    """Return the biases of layers in one piece, zeros for those without; None where no layer has one."""
+    biases = [_bias(module, size, expected, source) for module, size in zip(modules, sizes, strict=True)]
+    present = [bias for bias in biases if bias is not None]
+    if not present:
+        return None
+    return torch.cat(
+        [present[0].new_zeros(size) if bias is None else bias for bias, size in zip(biases, sizes, strict=True)]
+    )
 
 
 def _bias(module: str, size: int, expected: bool, source: WeightSource) -> torch.Tensor | None:

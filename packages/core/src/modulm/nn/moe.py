@@ -4,6 +4,7 @@ Reads experts one by one, as checkpoints on disk have them, or stacked in one te
 """
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from modulm.interfaces.kernels import PackedWeight
 from modulm.interfaces.model import WeightSource
 from modulm.interfaces.program import SparseMoE as SparseMoEOp
 from modulm.nn.activation import SYNONYMS, GatedActivation
-from modulm.nn.linear import sibling
+from modulm.nn.linear import merged_bias, sibling
 from modulm.nn.traced import Traced
 
 
@@ -30,6 +31,10 @@ class Experts:
         normalised: Whether the chosen experts' probabilities are scaled to sum to one.
         names: What the checkpoint calls gate, up and down projection of an expert.
         aliases: Other names of the layer beside its own.
+        router: What the checkpoint calls the router.
+        bias: Whether router and experts have biases.
+        in_turn: Where experts are stacked, rows of gate and up take turns, and matrices that are not quantized are
+            stored [in, out] (gpt-oss).
     """
 
     count: int
@@ -40,6 +45,9 @@ class Experts:
     normalised: bool = True
     names: tuple[str, str, str] = ("gate_proj", "up_proj", "down_proj")
     aliases: tuple[str, ...] = ()
+    router: str = "gate"
+    bias: bool = False
+    in_turn: bool = False
 
 
 class SparseMoE(nn.Module):
@@ -51,6 +59,9 @@ class SparseMoE(nn.Module):
     router: PackedWeight
     gate_up: list[PackedWeight]
     down: list[PackedWeight]
+    router_bias: torch.Tensor | None
+    gate_up_bias: list[torch.Tensor | None]
+    down_bias: list[torch.Tensor | None]
 
     def __init__(self, experts: Experts) -> None:
         super().__init__()
@@ -58,20 +69,23 @@ class SparseMoE(nn.Module):
         self._activation = GatedActivation(experts.activation)
 
     def load(self, name: str, source: WeightSource) -> None:
-        """Read `<name>.gate` and `<name>.experts`, or the same under an alias. Raises `CheckpointError`."""
+        """Read router and `<name>.experts`, or the same under an alias. Raises `CheckpointError`."""
         shape = self.experts
-        base = next((n for n in self._bases(name) if source.has(f"{n}.gate.weight")), name)
-        self.router = source.packed([f"{base}.gate"], [shape.count], shape.hidden_size)
+        base = next((n for n in self._bases(name) if source.has(f"{n}.{shape.router}.weight")), name)
+        self.router = source.packed([f"{base}.{shape.router}"], [shape.count], shape.hidden_size)
+        self.router_bias = merged_bias([f"{base}.{shape.router}"], [shape.count], shape.bias, source)
         if source.has(f"{base}.experts.gate_up_proj"):
             self._load_stacked(f"{base}.experts", source)
             return
         gate, up, down = shape.names
-        self.gate_up, self.down = [], []
+        self.gate_up, self.down, self.gate_up_bias, self.down_bias = [], [], [], []
         for index in range(shape.count):
             expert = f"{base}.experts.{index}"
             modules, sizes = [f"{expert}.{gate}", f"{expert}.{up}"], [shape.intermediate_size] * 2
             self.gate_up.append(source.packed(modules, sizes, shape.hidden_size))
+            self.gate_up_bias.append(merged_bias(modules, sizes, shape.bias, source))
             self.down.append(source.packed([f"{expert}.{down}"], [shape.hidden_size], shape.intermediate_size))
+            self.down_bias.append(merged_bias([f"{expert}.{down}"], [shape.hidden_size], shape.bias, source))
 
     def _bases(self, name: str) -> list[str]:
         return [name, *(sibling(name, alias) for alias in self.experts.aliases)]
@@ -80,26 +94,36 @@ class SparseMoE(nn.Module):
         shape = self.experts
         gate_up_shape = (shape.count, 2 * shape.intermediate_size, shape.hidden_size)
         down_shape = (shape.count, shape.hidden_size, shape.intermediate_size)
-        self.gate_up = [source.packed_slice(f"{name}.gate_up_proj", gate_up_shape, i) for i in range(shape.count)]
-        self.down = [source.packed_slice(f"{name}.down_proj", down_shape, i) for i in range(shape.count)]
+        turned, every = shape.in_turn, range(shape.count)
+        both = partial(source.packed_slice, f"{name}.gate_up_proj", gate_up_shape, transposed=turned, in_turn=turned)
+        self.gate_up = [both(index) for index in every]
+        self.down = [source.packed_slice(f"{name}.down_proj", down_shape, i, transposed=turned) for i in every]
+        self.gate_up_bias = self.down_bias = [None for _ in every]
+        if shape.bias:
+            gate_up_bias = source.tensor(f"{name}.gate_up_proj_bias", gate_up_shape[:2])
+            if turned:
+                gate_up_bias = gate_up_bias.unflatten(-1, (-1, 2)).transpose(-1, -2).flatten(-2)
+            self.gate_up_bias = list(gate_up_bias)
+            self.down_bias = list(source.tensor(f"{name}.down_proj_bias", down_shape[:2]))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return [num_tokens, hidden_size] for x of that shape."""
         if isinstance(x, Traced):
             return self._record(x)
-        probabilities = F.softmax(self.router.linear(x), dim=-1, dtype=torch.float32)
+        probabilities = F.softmax(_plus(self.router.linear(x), self.router_bias), dim=-1, dtype=torch.float32)
         weights, chosen = probabilities.topk(self.experts.top_k, dim=-1)
         if self.experts.normalised:
             weights = weights / weights.sum(dim=-1, keepdim=True)
         out = torch.zeros_like(x)
         for index in chosen.unique().tolist():
             token, rank = torch.where(chosen == index)
-            hidden = self.down[index].linear(self._activation(self.gate_up[index].linear(x[token])))
+            hidden = self._activation(_plus(self.gate_up[index].linear(x[token]), self.gate_up_bias[index]))
+            hidden = _plus(self.down[index].linear(hidden), self.down_bias[index])
             out.index_add_(0, token, hidden * weights[token, rank, None].to(x.dtype))
         return out
 
     def _record(self, x: Traced) -> Any:
-        shape, weight = self.experts, x.recorder.weight
+        shape, weight, tensor = self.experts, x.recorder.weight, x.recorder.tensor
         wide, narrow = (2 * shape.intermediate_size, shape.hidden_size), (shape.hidden_size, shape.intermediate_size)
         return x.apply(
             SparseMoEOp,
@@ -109,4 +133,20 @@ class SparseMoE(nn.Module):
             top_k=shape.top_k,
             function=SYNONYMS.get(shape.activation, shape.activation),
             normalised=shape.normalised,
+            router_bias=None if self.router_bias is None else tensor(self, self.router_bias, "router_bias"),
+            gate_up_bias=self._biases(x, "gate_up_bias"),
+            down_bias=self._biases(x, "down_bias"),
         )
+
+    def _biases(self, x: Traced, attribute: str) -> tuple[str, ...]:
+        """Return the names of one bias for each expert; none where no expert has one."""
+        biases = getattr(self, attribute)
+        sample = next((bias for bias in biases if bias is not None), None)
+        if sample is None:
+            return ()
+        filled = [torch.zeros_like(sample) if bias is None else bias for bias in biases]
+        return tuple(x.recorder.tensor(self, bias, f"{attribute}.{index}") for index, bias in enumerate(filled))
+
+
+def _plus(x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    return x if bias is None else x + bias

@@ -67,8 +67,10 @@ class GraphInterpreter:
         return self._weights[op.weight].rows(ids, getattr(torch, self.graph.values[op.outputs[0]].dtype))
 
     def _linear(self, op: ops.Linear, x: torch.Tensor) -> torch.Tensor:
-        out = self._weights[op.weight].linear(x)
-        return out if op.bias is None else out + self._tensors[op.bias]
+        return self._plus(self._weights[op.weight].linear(x), op.bias)
+
+    def _plus(self, x: torch.Tensor, bias: str | None) -> torch.Tensor:
+        return x if bias is None else x + self._tensors[bias]
 
     def _rms_norm(self, op: ops.RMSNorm, x: torch.Tensor) -> torch.Tensor:
         wide, weight = x.float(), self._tensors[op.weight].float()
@@ -96,11 +98,11 @@ class GraphInterpreter:
         self, op: ops.Attention, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
     ) -> torch.Tensor:
         spec, cache, metadata = self.graph.layers[op.layer], self._kv_caches[op.layer], self._metadata[op.layer]
-        return self._backends[op.layer].forward(spec, query, key, value, cache, metadata).flatten(1)
+        sinks = None if op.sinks is None else self._tensors[op.sinks]
+        return self._backends[op.layer].forward(spec, query, key, value, cache, metadata, sinks=sinks).flatten(1)
 
     def _gated_activation(self, op: ops.GatedActivation, x: torch.Tensor) -> torch.Tensor:
-        gate, up = x.chunk(2, dim=-1)
-        return _ACTIVATIONS[op.function](gate) * up
+        return _gated(op.function, x)
 
     def _add(self, op: ops.Add, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         return a + b
@@ -115,21 +117,30 @@ class GraphInterpreter:
         return x.reshape(len(x), *self._shapes(op)[0])
 
     def _sparse_moe(self, op: ops.SparseMoE, x: torch.Tensor) -> torch.Tensor:
-        scores = self._weights[op.router].linear(x)
+        scores = self._plus(self._weights[op.router].linear(x), op.router_bias)
         weights, chosen = F.softmax(scores, dim=-1, dtype=torch.float32).topk(op.top_k, dim=-1)
         if op.normalised:
             weights = weights / weights.sum(dim=-1, keepdim=True)
         out = torch.zeros_like(x)
         for expert in chosen.unique().tolist():
             token, rank = torch.where(chosen == expert)
-            gate, up = self._weights[op.gate_up[expert]].linear(x[token]).chunk(2, dim=-1)
-            term = self._weights[op.down[expert]].linear(_ACTIVATIONS[op.function](gate) * up)
+            gate_up_bias, down_bias = (names[expert] if names else None for names in (op.gate_up_bias, op.down_bias))
+            both = self._plus(self._weights[op.gate_up[expert]].linear(x[token]), gate_up_bias)
+            term = self._plus(self._weights[op.down[expert]].linear(_gated(op.function, both)), down_bias)
             out.index_add_(0, token, term * weights[token, rank, None].to(x.dtype))
         return out
 
     def _lm_head(self, op: ops.LMHead, x: torch.Tensor) -> torch.Tensor:
         logits = self._weights[op.weight].linear(x).float() / op.divisor
         return logits if op.soft_cap is None else op.soft_cap * torch.tanh(logits / op.soft_cap)
+
+
+def _gated(function: str, both: torch.Tensor) -> torch.Tensor:
+    gate, up = both.chunk(2, dim=-1)
+    if function == "swigluoai":
+        gate = gate.clamp(max=7.0)
+        return gate * torch.sigmoid(1.702 * gate) * (up.clamp(-7.0, 7.0) + 1.0)
+    return _ACTIVATIONS[function](gate) * up
 
 
 def _rotated(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:

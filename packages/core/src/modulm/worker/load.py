@@ -23,7 +23,7 @@ from modulm.interfaces.quantization import Dense, QuantizationScheme, Reordered,
 from modulm.interfaces.recipe import Recipe
 from modulm.interfaces.support import Rejected, Support
 from modulm.log import logger
-from modulm.worker.weights import Parts, ReorderedInputs, stacked
+from modulm.worker.weights import Parts, ReorderedInputs, halves_in_order, stacked
 
 if TYPE_CHECKING:
     import torch
@@ -101,10 +101,12 @@ class TensorSource:
         """See `WeightSource`. Raises `Unsupported` when no kernel serves a weight."""
         return self.pack(Recipe(tuple(modules), tuple(out_features), in_features, op))
 
-    def packed_slice(self, name: str, shape: tuple[int, int, int], index: int, *, op: str = "linear") -> PackedWeight:
+    def packed_slice(
+        self, name: str, shape: tuple[int, int, int], index: int, *, transposed: bool = False, in_turn: bool = False
+    ) -> PackedWeight:
         """See `WeightSource`. Raises as `packed` does."""
-        recipe = Recipe((name,), (shape[1],), shape[2], op, slice=index)
-        return self._remembered(recipe, self._pack(self._slice(recipe, shape[0]), recipe.modules, op))
+        recipe = Recipe((name,), (shape[1],), shape[2], "linear", slice=index, transposed=transposed, in_turn=in_turn)
+        return self._remembered(recipe, self._pack(self._slice(recipe, shape[0]), recipe.modules, recipe.op))
 
     def recipe(self, packed: PackedWeight) -> Recipe | None:
         """Return how a weight was packed; None for one that did not come from here."""
@@ -146,15 +148,19 @@ class TensorSource:
 
     def _slice(self, recipe: Recipe, count: int | None = None) -> Weight:
         """Return one matrix of a tensor of `count`, or of any number."""
+        weight = self._stored_slice(recipe, count)
+        return halves_in_order(weight) if recipe.in_turn else weight
+
+    def _stored_slice(self, recipe: Recipe, count: int | None) -> Weight:
         (name,), (out_features,), index = recipe.modules, recipe.out_features, recipe.slice
         shape = count, out_features, recipe.in_features
         if self._scheme is not None and index is not None and (tensors := self._stack_tensors(name)):
             self._mark(set(tensors))
             return self._scheme.stacked(self._checkpoint, name, shape, index)
-        stack = self._read_floats(name, shape)
+        stack = self._read_floats(name, (shape[0], shape[2], shape[1]) if recipe.transposed else shape)
         if index is None or not 0 <= index < len(stack):
             raise CheckpointError(f"Tensor {name!r} in {self._checkpoint.path} has no matrix {index} of {len(stack)}.")
-        dense = _dense(stack[index])
+        dense = _dense(stack[index].T if recipe.transposed else stack[index])
         return dense if self._scheme is None else self._scheme.slice(name, dense)
 
     def _stack_tensors(self, name: str) -> tuple[str, ...]:

@@ -30,15 +30,17 @@ class Rehearsal(TensorSource):
         self._look(name, shape)
         return torch.empty(shape, dtype=getattr(torch, self._dtype), device="meta")
 
-    def packed_slice(self, name: str, shape: tuple[int, int, int], index: int, *, op: str = "linear") -> Any:
+    def packed_slice(
+        self, name: str, shape: tuple[int, int, int], index: int, *, transposed: bool = False, in_turn: bool = False
+    ) -> Any:
         """See `WeightSource`."""
-        self._look_at_slice(name, shape, index)
+        self._look_at_slice(name, shape, index, transposed)
 
     def pack(self, recipe: Recipe) -> Any:
         """Check a weight. Raises `CheckpointError` where parts of a fused layer are stored by unlike rules."""
         modules, sizes, width = recipe.modules, recipe.out_features, recipe.in_features
         if recipe.slice is not None:
-            return self._look_at_slice(modules[0], (None, sizes[0], width), recipe.slice)
+            return self._look_at_slice(modules[0], (None, sizes[0], width), recipe.slice, recipe.transposed)
         rules = {module: self._rule(module, size, width) for module, size in zip(modules, sizes, strict=True)}
         if len(set(rules.values())) > 1:
             stored = "; ".join(f"{module}: {rule or 'not quantized'}" for module, rule in rules.items())
@@ -57,12 +59,12 @@ class Rehearsal(TensorSource):
         self._checkpoint.release()
         return rule
 
-    def _look_at_slice(self, name: str, shape: tuple[int | None, int, int], index: int) -> None:
+    def _look_at_slice(self, name: str, shape: tuple[int | None, int, int], index: int, transposed: bool) -> None:
         if self._stack_tensors(name):
             self._slice(Recipe((name,), (shape[1],), shape[2], "linear", slice=index), shape[0])
             self._checkpoint.release()
         else:
-            self._look(name, shape)
+            self._look(name, (shape[0], shape[2], shape[1]) if transposed else shape)
 
     def _look(self, name: str, shape: tuple[int | None, ...]) -> None:
         info = expect(self._checkpoint, name, shape, who="the model")

@@ -48,6 +48,19 @@ def stacked(parts: Sequence[Weight]) -> Weight | None:
     return replace(first, out_features=sum(part.out_features for part in parts), **joined)
 
 
+def halves_in_order(weight: Weight) -> Weight:
+    """Return a weight whose even rows come first, then the odd ones."""
+    if isinstance(weight, Reordered):
+        return replace(weight, weight=halves_in_order(weight.weight))
+    if isinstance(weight, Float8):
+        high, wide = weight.block
+        weight = replace(weight, scales=weight.scales.repeat(high, axis=0)[: weight.out_features], block=(1, wide))
+    changed: dict[str, Any] = {
+        name: np.concatenate([getattr(weight, name)[half::2] for half in (0, 1)]) for name in _RULES[type(weight)][0]
+    }
+    return replace(weight, **changed)
+
+
 def _stacked_reordered(first: Reordered, parts: Sequence[Reordered]) -> Weight | None:
     inner = stacked([part.weight for part in parts])
     if inner is None or any(not np.array_equal(part.order, first.order) for part in parts):
