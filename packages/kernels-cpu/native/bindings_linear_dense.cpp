@@ -1,6 +1,8 @@
 #include <nanobind/stl/string.h>
 
+#include <algorithm>
 #include <cstring>
+#include <vector>
 
 #include "bindings.hpp"
 #include "linear_dense.hpp"
@@ -15,7 +17,7 @@ namespace {
 
 // Where input `input` of panel row `row` lies, in numbers from the panel's beginning.
 int64_t place(Element element, int64_t row, int64_t input) {
-  if (element != Element::bf16) return input * kPanelRows + row;
+  if (!in_pairs(element)) return input * kPanelRows + row;
   return (input / 2 * kPanelRows + row) * 2 + input % 2;
 }
 
@@ -38,11 +40,10 @@ float widened(Element element, const uint8_t* panel, int64_t at) {
     case Element::f32: return reinterpret_cast<const float*>(panel)[at];
     case Element::f16: return from_f16(halves[at]);
     case Element::bf16: return from_bf16(halves[at]);
-    case Element::e5m2: return from_f16(uint16_t(panel[at] << 8));
+    case Element::e5m2: return from_e5m2(panel[at]);
     case Element::e4m3: break;
   }
-  const int magnitude = panel[at] & 0x7f, sign = (panel[at] & 0x80) << 8;
-  return from_f16(uint16_t(sign | (magnitude == 0x7f ? 0x7e00 : magnitude << 7))) * 256.0f;
+  return from_e4m3(panel[at]);
 }
 
 // A matrix of plain numbers in panels, and what can be asked of it.
@@ -55,7 +56,7 @@ class DenseWeight : public PackedWeight {
     require(element >= 0 && element <= 4, "The weight has no known type");
     require_shape(rows, inputs);
     require(stride >= inputs && stride <= kMostNumbers / rows, "The weight has rows that overlap");
-    weight_ = {Element(element), rows, inputs, nullptr, nullptr, 1, 1};
+    weight_ = {Element(element), rows, inputs, nullptr, {}, nullptr};
     if (weight_.element >= Element::e4m3) copy_scales(scales, num_scales, block_rows, block_inputs);
     const int64_t bytes = bytes_of(weight_.element);
     const uint8_t* from = pointer<const uint8_t>(data, bytes, "The weight");
@@ -64,6 +65,7 @@ class DenseWeight : public PackedWeight {
     pool().run(panels_of(rows), 1, [&](int64_t begin, int64_t end) {
       for (int64_t panel = begin; panel < end; ++panel) pack(from, stride, panel);
     });
+    if (weight_.element >= Element::e4m3) find_rows_not_finite();
   }
 
   void linear(uintptr_t x, int x_type, int64_t stride, int64_t tokens, uintptr_t out, int out_type,
@@ -97,7 +99,7 @@ class DenseWeight : public PackedWeight {
     put_rows(chosen, count, to, type, weight_.inputs);
   }
 
-  int64_t size_bytes() const { return data_.size() + scales_.size(); }
+  int64_t size_bytes() const { return data_.size() + scales_.size() + nan_rows_.size(); }
 
  private:
   void product(const void* from, Float from_type, int64_t stride, int64_t tokens, const Output& to, Isa isa,
@@ -123,17 +125,56 @@ class DenseWeight : public PackedWeight {
     });
   }
 
+  // Blocks of less than a panel's rows become one scale for each row; powers of two become their exponents.
   void copy_scales(uintptr_t scales, int64_t num_scales, int64_t block_rows, int64_t block_inputs) {
     require(block_rows > 0 && block_inputs > 0, "A block of scales needs at least one row and one input");
     const int64_t high = (weight_.rows + block_rows - 1) / block_rows;
     const int64_t wide = (weight_.inputs + block_inputs - 1) / block_inputs;
     require(num_scales == high * wide, "There must be one scale for each block");
+    require(wide == 1 || block_inputs % 32 == 0, "A block of scales has a multiple of 32 inputs, or whole rows");
     const float* from = pointer<const float>(scales, 4, "The scales");
-    scales_ = Bytes::beside_others(num_scales * 4);
-    std::memcpy(scales_.data(), from, size_t(num_scales) * 4);
-    weight_.scales = reinterpret_cast<const float*>(scales_.data());
-    weight_.block_rows = block_rows;
-    weight_.block_inputs = block_inputs;
+    BlockScales& to = weight_.scales;
+    to.by_row = high > 1 && block_rows % kPanelRows != 0;
+    to.rows = high == 1 ? panels_of(weight_.rows) * kPanelRows : block_rows;
+    to.inputs = block_inputs;
+    to.columns = wide;
+    const int64_t count = to.by_row ? panels_of(weight_.rows) * wide * kPanelRows : num_scales;
+    const auto value = [&](int64_t at) {
+      if (!to.by_row) return from[at];
+      const int64_t row = at / (wide * kPanelRows) * kPanelRows + at % kPanelRows;
+      return row < weight_.rows ? from[row / block_rows * wide + at / kPanelRows % wide] : 1.0f;
+    };
+    const bool are_powers = std::all_of(from, from + num_scales, [](float scale) {
+      const uint32_t bits = __builtin_bit_cast(uint32_t, scale);
+      return bits << 9 == 0 && bits >= 1u << 23 && bits < 255u << 23;
+    });
+    scales_ = Bytes::beside_others(count * (are_powers ? 1 : 4));
+    float* numbers = reinterpret_cast<float*>(scales_.data());
+    for (int64_t at = 0; at < count; ++at) {
+      if (!are_powers) numbers[at] = value(at);
+      if (are_powers) scales_.data()[at] = uint8_t(__builtin_bit_cast(uint32_t, value(at)) >> 23);
+    }
+    to.are_small = are_powers && std::all_of(from, from + num_scales, [](float scale) {
+      return scale >= 0x1p-100f && scale <= 0x1p100f;
+    });
+    to.numbers = are_powers ? nullptr : numbers;
+    to.exponents = are_powers ? scales_.data() : nullptr;
+  }
+
+  void find_rows_not_finite() {
+    const int finite = weight_.element == Element::e4m3 ? 0x7e : 0x7b;  // the largest magnitude
+    const int64_t panels = panels_of(weight_.rows);
+    std::vector<uint32_t> found(size_t(panels), 0u);
+    pool().run(panels, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t at = begin * weight_.panel_bytes(); at < end * weight_.panel_bytes(); ++at) {
+        const uint32_t row = uint32_t(at / 2 % kPanelRows);
+        if ((weight_.data[at] & 0x7f) > finite) found[size_t(at / weight_.panel_bytes())] |= 1u << row;
+      }
+    });
+    if (std::all_of(found.begin(), found.end(), [](uint32_t rows) { return rows == 0; })) return;
+    nan_rows_ = Bytes::beside_others(panels * 4);
+    std::memcpy(nan_rows_.data(), found.data(), size_t(panels) * 4);
+    weight_.nan_rows = reinterpret_cast<const uint32_t*>(nan_rows_.data());
   }
 
   void pack(const uint8_t* from, int64_t stride, int64_t panel) {
@@ -147,19 +188,17 @@ class DenseWeight : public PackedWeight {
 
   void put_row(int64_t row, void* to, Float type, int64_t at) const {
     const uint8_t* panel = weight_.data + row / kPanelRows * weight_.panel_bytes();
-    const float* scales = nullptr;
-    if (weight_.scales != nullptr) {
-      const int64_t wide = (weight_.inputs + weight_.block_inputs - 1) / weight_.block_inputs;
-      scales = weight_.scales + row / weight_.block_rows * wide;
-    }
+    const bool is_scaled = weight_.element >= Element::e4m3;
     for (int64_t input = 0; input < weight_.inputs; ++input) {
       float value = widened(weight_.element, panel, place(weight_.element, row % kPanelRows, input));
-      if (scales != nullptr) value *= scales[input / weight_.block_inputs];
+      if (is_scaled) {
+        value *= scale_of(weight_.scales, row / kPanelRows, row % kPanelRows, input / weight_.scales.inputs);
+      }
       put(value, to, type, at + input);
     }
   }
 
-  Bytes data_, scales_;
+  Bytes data_, scales_, nan_rows_;
   DensePanels weight_;
 };
 

@@ -17,13 +17,13 @@ namespace {
 [[maybe_unused]] inline float from_bf16(uint16_t bits) { return __builtin_bit_cast(float, uint32_t(bits) << 16); }
 
 // To nearest even, as torch does; NaN stays NaN.
-[[maybe_unused]] inline uint16_t to_bf16(float value) {
+[[maybe_unused]] constexpr uint16_t to_bf16(float value) {
   const uint32_t bits = __builtin_bit_cast(uint32_t, value);
   if ((bits & 0x7fffffffu) > 0x7f800000u) return uint16_t((bits >> 16) | 0x40u);
   return uint16_t((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 }
 
-[[maybe_unused]] inline float from_f16(uint16_t half) {
+[[maybe_unused]] constexpr float from_f16(uint16_t half) {
   const uint32_t sign = uint32_t(half & 0x8000u) << 16, magnitude = half & 0x7fffu;
   uint32_t bits;
   if (magnitude >= 0x7c00u) {
@@ -34,6 +34,13 @@ namespace {
     bits = __builtin_bit_cast(uint32_t, float(magnitude) * 0x1p-24f);  // subnormal or zero: exact
   }
   return __builtin_bit_cast(float, bits | sign);
+}
+
+// 8-bit floats by way of float16. The exponent of e4m3 is biased by 7 instead of 15; it has one NaN and no infinity.
+[[maybe_unused]] constexpr float from_e5m2(uint8_t bits) { return from_f16(uint16_t(bits << 8)); }
+[[maybe_unused]] constexpr float from_e4m3(uint8_t bits) {
+  const int magnitude = bits & 0x7f, sign = (bits & 0x80) << 8;
+  return from_f16(uint16_t(sign | (magnitude == 0x7f ? 0x7e00 : magnitude << 7))) * 256.0f;
 }
 
 // To nearest even; what is too large becomes infinite, NaN stays NaN.

@@ -1,5 +1,6 @@
 // Products with plain numbers: float32, float16, bfloat16 and 8-bit floats kept in their own width, widened in
-// registers, added up in float32. Where the processor multiplies bfloat16 (`extensions/linear_bf16.cpp`), it does.
+// registers, added up in float32. Where the processor multiplies bfloat16 (`extensions/linear_bf16.cpp`), it does: 8-bit
+// floats are bfloat16 too, and their scales belong to sums.
 //
 // Layout ("panels"): 32 output rows lie interleaved, so that one load gives the same input of neighbouring rows and
 // every lane is a row. Each sum runs over the inputs in order, whatever the tile, the thread or the number of tokens:
@@ -26,18 +27,41 @@ inline constexpr int64_t bytes_of(Element element) {
 inline constexpr int64_t panels_of(int64_t rows) { return (rows + kPanelRows - 1) / kPanelRows; }
 inline constexpr int64_t chunks_of(int64_t words) { return (words + kChunk - 1) / kChunk; }
 
-// Weights [rows, inputs] in panels: [panel][input][32], zeros beyond rows and up to a multiple of 4 inputs. bfloat16
-// differs: [panel][input / 2][32][2], because pairs of neighbours widen with one shift and one mask, and because they
-// are what the processor multiplies at once where it multiplies bfloat16.
+inline constexpr bool in_pairs(Element element) { return element >= Element::bf16; }
+
+// Scales of 8-bit floats: value = scale * number, one scale for each `columns`th part of `inputs` inputs, of one row
+// (`by_row`: [panel][column][32]) or of `rows` rows, whole panels ([row / rows][column]). As `exponents` they are a byte
+// where float32 has its exponent.
+struct BlockScales {
+  const float* numbers = nullptr;
+  const uint8_t* exponents = nullptr;
+  bool by_row = false;
+  bool are_small = false;  // exponents, none so far from 1 that a weight times it would leave the range of bfloat16
+  int64_t rows = 1, inputs = 1, columns = 1;
+};
+
+namespace {
+
+// The scale of row `lane` of a panel.
+[[maybe_unused]] inline float scale_of(const BlockScales& scales, int64_t panel, int64_t lane, int64_t column) {
+  const int64_t at = scales.by_row ? (panel * scales.columns + column) * kPanelRows + lane
+                                   : panel * kPanelRows / scales.rows * scales.columns + column;
+  if (scales.numbers != nullptr) return scales.numbers[at];
+  return __builtin_bit_cast(float, uint32_t(scales.exponents[at]) << 23);
+}
+
+}  // namespace
+
+// Weights [rows, inputs] in panels: [panel][input][32], zeros beyond rows and up to a multiple of 4 inputs. bfloat16 and
+// 8-bit floats differ: [panel][input / 2][32][2], because pairs of neighbours widen with one shift and one mask, and
+// because they are what the processor multiplies at once where it multiplies bfloat16.
 struct DensePanels {
   Element element;
   int64_t rows;
   int64_t inputs;
   const uint8_t* data;
-  // 8-bit floats only: value = scales[row / block_rows][input / block_inputs] * number.
-  const float* scales;
-  int64_t block_rows;
-  int64_t block_inputs;
+  BlockScales scales;          // 8-bit floats only
+  const uint32_t* nan_rows;    // of 8-bit floats: a bit for each row of a panel that has what is not finite; null where none has
 
   int64_t panel_bytes() const { return (inputs + 3) / 4 * 4 * kPanelRows * bytes_of(element); }
 };
@@ -83,15 +107,18 @@ struct DenseKernels {
 MODULM_FAMILY(DenseKernels, dense)
 
 #if defined(__x86_64__)
-namespace avx512_bf16 { extern const DenseKernels rounded; }
-namespace amx { extern const DenseKernels rounded; }
+namespace avx512_bf16 { extern const DenseKernels rounded, rounded_float8; }
+namespace amx { extern const DenseKernels rounded, rounded_float8; }
 #endif
 
 // Kernels for such weights: unless `exact`, those that round activations to bfloat16, where the processor multiplies it.
 inline const DenseKernels& dense_for(Element element, bool exact, Isa which) {
 #if defined(__x86_64__)
-  if (which == Isa::avx512_bf16 && element == Element::bf16 && !exact) return avx512_bf16::rounded;
-  if (which == Isa::amx && element == Element::bf16 && !exact) return amx::rounded;
+  const bool is_float8 = element >= Element::e4m3;
+  if (!exact && in_pairs(element)) {
+    if (which == Isa::avx512_bf16) return is_float8 ? avx512_bf16::rounded_float8 : avx512_bf16::rounded;
+    if (which == Isa::amx) return is_float8 ? amx::rounded_float8 : amx::rounded;
+  }
 #endif
   return dense(which);
 }

@@ -48,6 +48,32 @@ inline Vec load_bf16_of_pair(const uint8_t* from) {
 #endif
 }
 
+// Numbers in float16 as integers of 16 bits.
+typedef int16_t HalfBits __attribute__((vector_size(2 * kLanes)));
+
+inline Vec widen_halves(HalfBits bits) {
+#if defined(__AVX512F__)
+  return _mm512_cvtph_ps((__m256i)bits);
+#elif defined(__AVX2__)
+  return _mm256_cvtph_ps((__m128i)bits);
+#else
+  Half halves[kLanes];
+  __builtin_memcpy(halves, &bits, sizeof(bits));
+  return load(halves);
+#endif
+}
+
+// Pairs of 8-bit floats, the first input in the low byte, as what their bits mean in float16: e4m3, whose exponent is
+// biased otherwise, as 2^-8 of it, and its NaN as a number.
+template <Element element, int input>
+inline Vec load_float8_of_pair(const uint8_t* from) {
+  HalfBits bits;
+  __builtin_memcpy(&bits, from, sizeof(bits));
+  if constexpr (input == 0) bits <<= 8;
+  if constexpr (element == Element::e4m3) return widen_halves((bits >> 1) & int16_t(0xbf80));
+  return widen_halves(bits & int16_t(0xff00));
+}
+
 inline void store_halves(Half* to, Vec value) {
 #if defined(__AVX512F__)
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_cvtps_ph(value, _MM_FROUND_TO_NEAREST_INT));
@@ -67,6 +93,9 @@ inline Vec load_weights(const uint8_t* chunk, int64_t pair, int row) {
     return load(reinterpret_cast<const float*>(chunk) + at);
   }
   if constexpr (element == Element::f16) return load(reinterpret_cast<const Half*>(chunk) + at);
+  if constexpr (element == Element::e4m3 || element == Element::e5m2) {
+    return load_float8_of_pair<element, input>(chunk + (pair * kPanel + row) * 2);
+  }
   return load_bf16_of_pair<input>(chunk + (pair * kPanel + row) * 4);
 }
 
@@ -95,12 +124,13 @@ constexpr int64_t kBytesAhead = 32 << 10;
 constexpr int kFewestToFetch = 5;  // tokens (measured: 4 lose a tenth by it, 6 gain a quarter)
 
 // Asks for weights that are read some time later: a processor does not look beyond a page of memory, and would wait at
-// each. With fewer tokens its guesses are good enough; float32 may be a chunk that was widened. Inlined by force: GCC
-// drops calls of a function that does nothing else.
+// each. With fewer tokens its guesses are good enough, unless widening takes as long as reading; float32 may be a chunk
+// that was widened. Inlined by force: GCC drops calls of a function that does nothing else.
 template <Element element, int tokens>
 [[gnu::always_inline]] inline void fetch_ahead(const uint8_t* chunk, int64_t pair) {
-  if constexpr (element == Element::f32 || tokens < kFewestToFetch) return;
-  constexpr int64_t bytes = 2 * kPanel * (element == kBf16Pair ? 4 : 2);
+  constexpr bool is_float8 = element == Element::e4m3 || element == Element::e5m2;
+  if constexpr (element == Element::f32 || (tokens < kFewestToFetch && !is_float8)) return;
+  constexpr int64_t bytes = 2 * kPanel * (element == kBf16Pair ? 4 : bytes_of(element));
 #pragma GCC unroll 4
   for (int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(chunk + pair * bytes + kBytesAhead + at, 0, 2);
 }

@@ -1,6 +1,7 @@
 // bfloat16 by bfloat16, added up in float32: a word holds two neighbouring inputs, of weights as of activations, and one
-// instruction (vdpbf16ps) multiplies both and adds the second, then the first. All else is as with float32.
-#include "linear_dense_rounded.hpp"
+// instruction (vdpbf16ps) multiplies both and adds the second, then the first. All else is as with float32. 8-bit floats are
+// widened a chunk at a time.
+#include "linear_float8_rounded.hpp"
 
 namespace modulm::MODULM_ISA {
 namespace {
@@ -11,9 +12,28 @@ void multiply(const DensePanels& weight, const Activations& x, const Output& out
   multiply_panels<kBf16Pair>(source, x, out, begin, end, first, last);
 }
 
+template <Element element>
+void multiply_float8(const DensePanels& weight, const Activations& x, const Output& out, int64_t begin, int64_t end,
+                     int64_t first, int64_t last) {
+  alignas(64) uint8_t words[kChunk * kPanelRows * 4];
+  const Widener<element> widen(weight);
+  const auto source = [&](int64_t panel, int64_t word, int64_t count) {
+    widen(panel, word, (count + 1) / 2 * 2, words);  // tiles take two at once, and panels have them
+    return words;
+  };
+  multiply_scaled<kBf16Pair>(source, with_scales_of_sums(weight), 1.0f, x, out, begin, end, first, last);
+}
+
+void multiply_e4m3_or_e5m2(const DensePanels& weight, const Activations& x, const Output& out, int64_t begin,
+                           int64_t end, int64_t first, int64_t last) {
+  const auto multiply = weight.element == Element::e4m3 ? multiply_float8<Element::e4m3> : multiply_float8<Element::e5m2>;
+  multiply(weight, x, out, begin, end, first, last);
+}
+
 }  // namespace
 
-extern const DenseKernels rounded;
+extern const DenseKernels rounded, rounded_float8;
 const DenseKernels rounded{kTile, kMostTokens, 2, pack_tokens, multiply};
+const DenseKernels rounded_float8{kTile, kMostTokens, 2, pack_tokens, multiply_e4m3_or_e5m2};
 
 }  // namespace modulm::MODULM_ISA

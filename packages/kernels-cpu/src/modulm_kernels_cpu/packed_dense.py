@@ -1,6 +1,7 @@
 """Weights of plain numbers in panels: `Dense` and `Float8` in their own width, added up in float32.
 
-"fast" rounds activations to bfloat16 for weights of bfloat16 where the processor multiplies that; "exact" never does.
+"fast" rounds activations to bfloat16 for weights of bfloat16 and of 8 bits where the processor multiplies that; "exact"
+never does.
 `PackedMatrix` checks what is asked of a native weight, for the other modules `packed_*` too. The layout and the
 arithmetic are in `native/linear_dense.hpp`. Packing takes arrays and imports no torch. Knows nothing of when these
 kernels are asked: see `provider.py`.
@@ -111,16 +112,20 @@ def with_precision(native: Any, weight: Weight, precision: str) -> PackedMatrix:
 
 def supports(weight: Weight, precision: str = "fast") -> Support:
     """Say whether `pack` serves this weight, and how products are computed."""
+    name = weight.data.dtype.name if isinstance(weight, Dense | Float8) else ""
+    rounds = precision == "fast" and name in _ELEMENTS and native().DenseWeight.rounds(_ELEMENTS[name])
+    how = "activations rounded to bfloat16, " if rounds else ""
     if isinstance(weight, Dense):
-        if weight.data.dtype.name in FLOATS:
-            rounds = precision == "fast" and native().DenseWeight.rounds(FLOATS[weight.data.dtype.name])
-            how = "activations rounded to bfloat16, " if rounds else ""
+        if name in FLOATS:
             return Accepted(f"panels of plain numbers, {how}float32 sums")
-        return Rejected(f"plain numbers of {weight.data.dtype} have no kernel")
+        return Rejected(f"plain numbers of {name} have no kernel")
     if isinstance(weight, Float8):
-        if weight.data.dtype.name in _ELEMENTS and weight.data.itemsize == 1:
-            return Accepted("panels of 8-bit floats, float32 sums")
-        return Rejected(f"8-bit floats of {weight.data.dtype} have no kernel")
+        if name not in _ELEMENTS or name in FLOATS:
+            return Rejected(f"8-bit floats of {name} have no kernel")
+        wide = weight.block[1]
+        if wide % 32 and wide < weight.in_features:
+            return Rejected(f"blocks of {wide} inputs are neither a multiple of 32 nor a whole row")
+        return Accepted(f"panels of 8-bit floats, {how}float32 sums")
     return Rejected(f"{type(weight).__name__} is not a kind of plain numbers")
 
 

@@ -1,4 +1,4 @@
-"""Products of bfloat16 by bfloat16 against float64, where the processor has them; elsewhere "not run"."""
+"""Products of bfloat16 by bfloat16 or 8-bit floats against float64, where processors have them; else "not run"."""
 
 import ml_dtypes
 import numpy as np
@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from modulm.interfaces.quantization import Dense
+from modulm.interfaces.quantization import Dense, Float8
 from modulm_kernels_cpu import _native
 from modulm_kernels_cpu.packed_dense import pack
 from modulm_kernels_cpu.provider import CPUKernels
@@ -49,6 +49,10 @@ def multiply(packed, x, out_features, dtype=torch.float32):
 def assert_close(got, x, weight):
     """Against rounded activations only float32's sums differ; against those given, as much as rounding allows."""
     matrix = torch.from_numpy(weight.data.astype(np.float64))
+    if isinstance(weight, Float8):
+        high, wide = weight.block
+        scales = torch.from_numpy(weight.scales.astype(np.float64))
+        matrix *= scales.repeat_interleave(high, 0)[: len(matrix)].repeat_interleave(wide, 1)[:, : matrix.shape[1]]
     rounded = x.bfloat16().double()
     terms = rounded.abs() @ matrix.abs().T
     assert ((got.double() - rounded @ matrix.T).abs() <= 1e-6 * terms).all()
@@ -62,6 +66,49 @@ def test_agrees_with_float64(shape):
     for count in range(1, 68):
         x = numbers((count, shape[1]), count)
         assert_close(multiply(packed, x, shape[0]), x, weight)
+
+
+def float8(out_features, in_features, dtype, block, seed=0, *, powers=False):
+    """Any of the 256 bytes that is finite, numbers below the normal ones among them."""
+    work = np.random.default_rng(seed)
+    data = work.integers(0, 256, (out_features, in_features), np.uint8).view(dtype)
+    data = np.where(np.isfinite(data.astype(np.float32)), data, dtype(0))
+    scales = work.standard_normal((-(-out_features // block[0]), -(-in_features // block[1])), np.float32)
+    scales = np.exp2(np.rint(2 * scales)) if powers else scales
+    return Float8(out_features=out_features, in_features=in_features, data=data, scales=scales, block=block)
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (33, 129), (40, 257), (65, 258), (64, 1300)], ids=str)
+@pytest.mark.parametrize("dtype", [ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2], ids=str)
+@pytest.mark.parametrize("powers", [False, True])
+def test_8_bit_floats_agree_with_float64(shape, dtype, powers):
+    for block in [shape, (1, shape[1]), (128, 128), (5, 64), (1, 32)]:
+        weight = float8(*shape, dtype, block, powers=powers)
+        packed = pack(weight)
+        x = numbers((83, shape[1]), 1)
+        all_tokens = multiply(packed, x, shape[0])
+        assert_close(all_tokens, x, weight)
+        for count in (1, 5, 16, 17, 40, 65):
+            assert torch.equal(multiply(packed, x[:count], shape[0]), all_tokens[:count])
+
+
+@pytest.mark.parametrize("dtype", [ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2], ids=str)
+@pytest.mark.parametrize("exponent", [-126, -101, -100, 0, 100, 101])
+def test_all_8_bit_floats_times_extreme_powers(dtype, exponent):
+    """Each number in a row of its own, so that results are the weights."""
+    data = np.arange(256, dtype=np.uint8).view(dtype).reshape(256, 1)
+    scales = np.exp2(np.full((1, 1), exponent, np.float32))
+    got = pack(Float8(out_features=256, in_features=1, data=data, scales=scales, block=(256, 1)))
+    with np.errstate(invalid="ignore"):
+        want = data.astype(np.float64)[:, 0] * 2.0**exponent
+        want = np.where(np.isfinite(want), want, np.nan).astype(np.float32)
+    np.testing.assert_array_equal(got.linear(torch.ones(1, 1), ISA)[0].numpy(), want)
+
+
+def test_exact_products_with_8_bit_floats_are_those_of_float32():
+    weight, x = float8(70, 333, ml_dtypes.float8_e4m3fn, (128, 128)), numbers((29, 333), 1)
+    assert torch.equal(pack(weight, "exact").linear(x, ISA), pack(weight).linear(x, "avx512"))
+    assert not torch.equal(pack(weight).linear(x, ISA), pack(weight).linear(x, "avx512"))
 
 
 @settings(max_examples=60, deadline=None)

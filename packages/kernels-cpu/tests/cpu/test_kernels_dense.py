@@ -1,5 +1,7 @@
 """Products with plain numbers against float64, on every instruction set that runs here."""
 
+from dataclasses import replace
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -78,12 +80,23 @@ def test_agrees_with_float64(isa, shape, dtype):
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("dtype", TINY, ids=str)
 def test_8_bit_floats_agree_with_float64(isa, shape, dtype):
-    for block in [shape, (1, shape[1]), (128, 128), (5, 3), (48, 40)]:
+    for block in [shape, (1, shape[1]), (128, 128), (5, 32), (48, 64), (1, 32)]:
         weight = float8(*shape, dtype, block)
         packed = pack(weight)
         for count in (1, 5, 14):
             x = random((count, shape[1]), count)
             assert_close(multiply(packed, x, shape[0], isa), x, weight)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_scales_that_are_powers_of_two_take_a_byte(isa):
+    weight = float8(70, 320, TINY[0], (1, 32))
+    powers = replace(weight, scales=np.exp2(np.rint(9 * weight.scales)))
+    packed = pack(powers)
+    assert packed.size_bytes == 96 * 320 + 96 * 10 and pack(weight).size_bytes == 96 * 320 + 96 * 10 * 4
+    assert torch.equal(packed.rows(torch.arange(70), torch.float32), dequantize(powers, torch.float32))
+    x = random((9, 320), 1)
+    assert_close(multiply(packed, x, 70, isa), x, powers)
 
 
 @settings(max_examples=60, deadline=None)
@@ -103,6 +116,15 @@ def test_any_shape(shape, count, dtype, isa, seed):
 @pytest.mark.parametrize("dtype", KINDS, ids=str)
 def test_wide_instruction_sets_give_the_same_bits(dtype):
     packed = pack(dense(70, 333, dtype))
+    x = random((29, 333), 1)
+    results = [packed.linear(x, isa) for isa in ISAS if isa.startswith("avx")]
+    assert all(torch.equal(result, results[0]) for result in results)
+
+
+@pytest.mark.parametrize("dtype", TINY, ids=str)
+@pytest.mark.parametrize("block", [(70, 333), (1, 64), (32, 128)])
+def test_wide_instruction_sets_give_the_same_bits_of_8_bit_floats(dtype, block):
+    packed = pack(float8(70, 333, dtype, block))
     x = random((29, 333), 1)
     results = [packed.linear(x, isa) for isa in ISAS if isa.startswith("avx")]
     assert all(torch.equal(result, results[0]) for result in results)
@@ -157,16 +179,17 @@ def test_what_is_not_finite_shows(isa, dtype):
     weight = Dense(out_features=40, in_features=70, data=data)
     if dtype in TINY:
         weight = Float8(out_features=40, in_features=70, data=data, scales=np.ones((1, 1), np.float32), block=(40, 70))
-    got = pack(weight).linear(random((3, 70)), isa)
-    assert got[:, 7].isnan().all()
-    assert torch.isfinite(got).sum() == 3 * 39
+    for count in (3, 40):
+        got = pack(weight).linear(random((count, 70)), isa)
+        assert got[:, 7].isnan().all()
+        assert torch.isfinite(got).sum() == count * 39
 
 
 @pytest.mark.parametrize("dtype", TINY, ids=str)
 def test_all_codes_of_8_bit_floats(dtype):
     data = np.arange(256, dtype=np.uint8).view(dtype).reshape(16, 16)
-    scales = np.abs(numbers((4, 6)))
-    weight = Float8(out_features=16, in_features=16, data=data, scales=scales, block=(4, 3))
+    scales = np.abs(numbers((4, 1)))
+    weight = Float8(out_features=16, in_features=16, data=data, scales=scales, block=(4, 16))
     index = torch.tensor([3, 0, 15, 3, 8])
     assert torch.equal(
         pack(weight).rows(index, torch.float32).nan_to_num(7.0),
@@ -256,6 +279,10 @@ def test_weights_that_are_refused():
         pack(Float8(out_features=3, in_features=5, data=tiny, scales=np.ones((2, 2)), block=(3, 5)))
     with pytest.raises(ValueError, match="at least one row"):
         pack(Float8(out_features=3, in_features=5, data=tiny, scales=np.ones((1, 1)), block=(0, 5)))
+    odd = Float8(out_features=3, in_features=5, data=tiny, scales=np.ones((1, 2)), block=(3, 4))
+    assert supports(odd).reason == "blocks of 4 inputs are neither a multiple of 32 nor a whole row"
+    with pytest.raises(ValueError, match="a multiple of 32 inputs"):
+        pack(odd)
     channels = ChannelInt8(
         out_features=3, in_features=5, codes=np.zeros((3, 5), np.int8), scales=np.ones(3, np.float32)
     )
