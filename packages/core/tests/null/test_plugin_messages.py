@@ -1,5 +1,7 @@
 """The wording of errors about plugins, reviewed like an API: what was asked, why not, what there is, what to do."""
 
+from importlib import metadata
+
 import pytest
 
 from modulm.errors import ModulmError
@@ -150,3 +152,28 @@ def test_unknown_family_and_parser_file(installed):
         "tool_parser_plugin='gone_module' cannot be imported: ModuleNotFoundError: No module named 'gone_module'. "
         "Correct the file, or leave the option out."
     )
+
+
+@pytest.mark.parametrize(
+    ("family", "noun", "names"),
+    [
+        (
+            "modulm.structured_output",
+            "Structured output backend",
+            ["guidance", "lm-format-enforcer", "outlines", "xgrammar"],
+        ),
+        ("modulm.tool_parsers", "Tool parser", ["hermes", "llama3_json", "qwen3_coder"]),
+        ("modulm.reasoning_parsers", "Reasoning parser", ["deepseek_r1", "qwen3"]),
+    ],
+)
+def test_what_first_party_packages_bring_is_named_with_its_package(site, monkeypatch, family, noun, names):
+    """In an environment that has none of them, for every name that the table of known ones has."""
+
+    def none(distribution):
+        raise metadata.PackageNotFoundError(distribution)
+
+    monkeypatch.setattr(metadata, "version", none)
+    assert set(names) <= set(known.KNOWN[family])
+    for name, package in known.KNOWN[family].items():
+        asked = message(choose, family, name, registry(family).names(), lambda cls: cls.supports(None))
+        assert asked == f"{noun} {name!r} is not installed. It comes with {package}: pip install {package}."

@@ -63,7 +63,7 @@ class CallParser(TextParser, ToolParser):
             return None
         before, behind = cls.around
         begin = f'{before}{{"{cls.name_key}": {json.dumps(name)}, "{cls.argument_keys[0]}": '
-        trigger = before.strip() or f'{{"{cls.name_key}"'
+        trigger = before.strip() if len(before) > 1 else f'{before}{{"{cls.name_key}"'  # a bracket stands in any text
         return CallText(trigger=trigger, begin=begin, end="}" + behind)
 
     def begin(self, name: str, call_id: str | None = None) -> CallStart:

@@ -1,7 +1,6 @@
 """`[{"name": ..., "arguments": {...}}, ...]`, a bare list, also fenced as code: Salesforce's xLAM 2.
 
-Source: the model cards of Llama-xLAM-2 and xLAM-2. Nothing but the bracket marks the list, so only calls of tools
-of the request are taken for such.
+Source: the model cards of Llama-xLAM-2 and xLAM-2. No mark says that a list is calls, so only the request's tools do.
 """
 
 from modulm.interfaces.parsers import Content
@@ -13,6 +12,8 @@ _FENCES = ("```json", "```")
 
 class XLAMToolParser(CallParser):
     """Tries each list in the text."""
+
+    around = ("[", "]")
 
     def read(self, text: GrowingText) -> Reading[None]:
         """See `TextParser`."""

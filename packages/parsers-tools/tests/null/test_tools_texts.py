@@ -14,7 +14,7 @@ SPEAKING = [name for name in sorted(PARSERS) if PARSERS[name].load().call_text("
 
 
 def test_the_usual_formats_say_how_they_write():
-    assert {"hermes", "qwen3_json", "llama3_json", "jamba"} <= set(SPEAKING)
+    assert {"hermes", "qwen3_json", "llama3_json", "jamba", "xlam"} <= set(SPEAKING)
     assert PARSERS["qwen3_coder"].load().call_text("add") is None  # its arguments are no JSON
 
 

@@ -38,7 +38,7 @@ class GuidanceBackend(StructuredOutputBackend):
     """See `StructuredOutputBackend`."""
 
     name = "guidance"
-    rank = 10
+    rank = 10  # a form is ready in 1 ms, a mask takes 0.01 to 0.3 ms, and nothing heavy is imported
 
     @classmethod
     def supports(cls, params: StructuredOutputsParams) -> Support:

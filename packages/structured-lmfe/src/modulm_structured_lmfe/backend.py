@@ -30,7 +30,7 @@ class FormatEnforcerBackend(StructuredOutputBackend):
     """See `StructuredOutputBackend`."""
 
     name = "lm-format-enforcer"
-    rank = 70
+    rank = 70  # a token takes 2 to 150 ms, in Python
 
     @classmethod
     def supports(cls, params: StructuredOutputsParams) -> Support:

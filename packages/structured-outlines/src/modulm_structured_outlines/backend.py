@@ -39,7 +39,7 @@ class OutlinesBackend(StructuredOutputBackend):
     """See `StructuredOutputBackend`."""
 
     name = "outlines"
-    rank = 60
+    rank = 60  # masks are as quick, but a form takes 0.2 to 11 s, which no output's tokens win back
 
     @classmethod
     def supports(cls, params: StructuredOutputsParams) -> Support:

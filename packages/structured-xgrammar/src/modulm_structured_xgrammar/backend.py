@@ -37,7 +37,7 @@ class XGrammarBackend(StructuredOutputBackend):
     """See `StructuredOutputBackend`."""
 
     name = "xgrammar"
-    rank = 20
+    rank = 20  # a form takes 10 to 250 ms, a mask 0.05 to 0.1 ms; the import takes seconds, once
 
     @classmethod
     def supports(cls, params: StructuredOutputsParams) -> Support:

@@ -302,13 +302,13 @@ class _Forms:
 
 
 def is_right(params: StructuredOutputsParams, text: bytes) -> bool:
-    """Whether a text has a form, by the judgement of others than backends."""
+    """Whether a text has a form, by the judgement of others than backends; bytes as a client sees them."""
     if params.kind == "choice":
         return text.decode(errors="replace") in (params.choice or ())
     if params.kind == "regex":
         return re.fullmatch(params.text, text.decode(errors="replace")) is not None
     try:
-        value = json.loads(text)
+        value = json.loads(text.decode(errors="replace"))
     except ValueError:
         return False
     schema = json.loads(params.text) if params.kind == "json" else {"type": "object"}
@@ -328,7 +328,7 @@ def wrong_by(backend: StructuredOutputBackend, seed: int) -> list[str]:
         return []
     found = [text_of(written(compiled, each, most=150)) for each in range(3)]
     texts = {text for text in found if takes(compiled, text)}
-    for text in [text.decode() for text in texts if is_right(params, text)]:
+    for text in [text.decode(errors="replace") for text in texts if is_right(params, text)]:
         near = [each.encode(errors="ignore") for each in (changed(chance, text) for _ in range(10))]
         texts |= {each for each in near if takes(compiled, each)}
     return [f"seed {seed}: {json.dumps(schema)} takes {text!r}" for text in sorted(texts) if not is_right(params, text)]

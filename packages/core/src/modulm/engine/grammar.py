@@ -102,9 +102,9 @@ class SequenceGrammar(Grammar):
             except PASSING:
                 raise
             except BaseException as error:  # native libraries panic with errors that are no Exception
-                _log.exception("Structured-output backend %r failed", self._backend)
+                _log.exception("Structured output backend %r failed", self._backend)
                 self.error = (
-                    f"Structured-output backend {self._backend!r} failed: {doing} raised {type(error).__name__}: "
+                    f"Structured output backend {self._backend!r} failed: {doing} raised {type(error).__name__}: "
                     f"{error}. Choose another backend, or mend it."
                 )
         return otherwise

@@ -38,7 +38,7 @@ FAMILIES = {
     "modulm.quantization": "Quantization",
     "modulm.reasoning_parsers": "Reasoning parser",
     "modulm.speculators": "Speculator",
-    "modulm.structured_output": "Structured-output backend",
+    "modulm.structured_output": "Structured output backend",
     "modulm.tool_parsers": "Tool parser",
 }
 NOUNS = {**HOOKS, **FAMILIES}

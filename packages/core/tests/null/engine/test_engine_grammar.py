@@ -288,7 +288,7 @@ def test_a_backend_that_fails_ends_its_own_sequence_only(engine, monkeypatch, me
     monkeypatch.setattr(Digits, "grammar", failing(method))
     got = run(engine, request("a", choice=["171"]), request("b", choice=["12345"]), request("c", max_tokens=6))
     assert (got["a"][1].finish_reason, got["a"][1].refused) == ("error", None)
-    assert got["a"][1].error.startswith(f"Structured-output backend 'digits' failed: {doing} raised Panic: at a seven.")
+    assert got["a"][1].error.startswith(f"Structured output backend 'digits' failed: {doing} raised Panic: at a seven.")
     assert got["a"][0] == ("1" if method == "is_terminated" else "17")
     assert got["b"][0] == "12345" and got["c"][0] == "999999"
     assert run(engine, request("a", choice=["5"]))["a"][0] == "5"
