@@ -66,7 +66,9 @@ CONTRACTS = {
     "platform": Contract(("interfaces/platform.py",), ("vllm.platform_plugins",), "examples/platform.py"),
     "program": Contract(("interfaces/program.py",), title="Step programs (`KernelProvider.program`)"),
     "quantization": Contract(
-        ("interfaces/quantization.py", "interfaces/quantization_config.py"), ("modulm.quantization",), "quantization.md"
+        ("interfaces/quantization.py", "interfaces/quantization_config.py", "interfaces/quantizing.py"),
+        ("modulm.quantization",),
+        "quantization.md",
     ),
     "sampling": Contract(("interfaces/sampling.py",), title="Sampling kernels (`KernelProvider.sampling`)"),
     "settings": Contract(("interfaces/settings.py",), title="A plugin's own settings (`--plugin-config`)"),

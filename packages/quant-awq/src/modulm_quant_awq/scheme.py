@@ -14,10 +14,14 @@ from modulm.interfaces.checkpoint import LayerTensors, expect, finite
 from modulm.interfaces.quantization import GroupedInt, QuantizationScheme, Weight
 from modulm.interfaces.quantization_config import QuantizationConfig, declares, follows, is_part, quantization_config
 from modulm.interfaces.support import Support
+from modulm_quant_awq import library, rounded
 from modulm_quant_awq.words import columns, in_order, transposed
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from modulm.interfaces.checkpoint import Checkpoint
+    from modulm.interfaces.quantizing import Wish
 
 _NAMES = ("awq", "awq_marlin", "auto_awq")
 _STORED = {"qweight", "qzeros", "scales"}
@@ -28,6 +32,7 @@ class AWQScheme(QuantizationScheme):
     """Layers with a `qweight` are quantized; all others are read as they are."""
 
     name: ClassVar[str] = "awq"
+    writes: ClassVar[tuple[str, ...]] = ("awq",)
 
     def __init__(self, config: QuantizationConfig, tensors: LayerTensors) -> None:
         _alias(config, "bits", "w_bit").value("bits", ..., among=(4,))
@@ -49,6 +54,12 @@ class AWQScheme(QuantizationScheme):
     def from_checkpoint(cls, checkpoint: "Checkpoint") -> "AWQScheme":
         """Read the declaration, and which layers have which tensors."""
         return cls(quantization_config(checkpoint), LayerTensors(checkpoint))
+
+    @classmethod
+    def quantize(cls, checkpoint: "Checkpoint", out: "Path", wish: "Wish") -> str:
+        """See base class: by auto-round, which calibrates, or by rounding to nearest where "rtn" was asked for."""
+        method = wish.one_of("method", (library.NAME, "rtn"), library.NAME)
+        return (rounded if method == "rtn" else library).quantize(checkpoint, out, wish)
 
     def describe(self) -> dict[str, Any]:
         """Return bits, groups and layout."""

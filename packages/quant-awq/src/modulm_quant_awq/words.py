@@ -17,6 +17,14 @@ def columns(words: np.ndarray) -> np.ndarray:
     return out.reshape(len(words), -1)
 
 
+def packed(codes: np.ndarray) -> np.ndarray:
+    """Undo `columns`: return words int32 [n, out_features / 8] of codes uint8 [n, out_features]."""
+    out = np.zeros((len(codes), codes.shape[1] // 8), np.uint32)
+    for nibble, place in enumerate(_PLACES):
+        out |= codes[:, place::8].astype(np.uint32) << np.uint32(4 * nibble)
+    return out.view(np.int32)
+
+
 def transposed(words: np.ndarray) -> np.ndarray:
     """Return what `GroupedInt` holds, uint8 [out_features, in_features / 2], of int32 [in_features, out_features / 8].
 

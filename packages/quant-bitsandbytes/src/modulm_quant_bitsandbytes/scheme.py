@@ -11,18 +11,23 @@ from modulm.interfaces.checkpoint import LayerTensors
 from modulm.interfaces.quantization import Dense, QuantizationScheme, Weight
 from modulm.interfaces.quantization_config import declares, quantization_config
 from modulm.interfaces.support import Accepted, Support
+from modulm_quant_bitsandbytes import library
 from modulm_quant_bitsandbytes.blocks import STATE, TENSORS, Blocks
 from modulm_quant_bitsandbytes.quantized import Made, nf4
 from modulm_quant_bitsandbytes.rows import LAYOUT, SCALES, Rows
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from modulm.interfaces.checkpoint import Checkpoint
+    from modulm.interfaces.quantizing import Wish
 
 
 class BitsAndBytes(QuantizationScheme):
     """NF4 and FP4 with scales of one or two levels, LLM.int8; and NF4 made while loading."""
 
     name: ClassVar[str] = "bitsandbytes"
+    writes: ClassVar[tuple[str, ...]] = library.FORMATS
 
     def __init__(self, bits: int | None, tensors: LayerTensors) -> None:
         self._bits = bits  # as declared; None: not at all
@@ -68,6 +73,11 @@ class BitsAndBytes(QuantizationScheme):
         """See base class."""
         is_made = self._bits is None and Made.serves(name, weight.in_features)
         return nf4(weight.data, f"Tensor {name!r}") if is_made else weight
+
+    @classmethod
+    def quantize(cls, checkpoint: "Checkpoint", out: "Path", wish: "Wish") -> str:
+        """See base class."""
+        return library.quantize(checkpoint, out, wish)
 
     def describe(self) -> dict[str, Any]:
         """Return how many layers were loaded by each rule."""

@@ -13,6 +13,7 @@ from modulm.interfaces.checkpoint import LayerTensors
 from modulm.interfaces.quantization import QuantizationScheme, Weight
 from modulm.interfaces.quantization_config import declares
 from modulm.interfaces.support import Support
+from modulm_quant_compressed_tensors import rounded
 from modulm_quant_compressed_tensors.arguments import MXFP4, NVFP4, PACKED, Arguments
 from modulm_quant_compressed_tensors.floats import Floats4, Floats8
 from modulm_quant_compressed_tensors.integers import Bytes, Packed
@@ -20,7 +21,10 @@ from modulm_quant_compressed_tensors.layer import SCALE, Layer
 from modulm_quant_compressed_tensors.targets import Targets
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from modulm.interfaces.checkpoint import Checkpoint
+    from modulm.interfaces.quantizing import Wish
 
 _CODES = "weight_packed"
 _CACHE = r"\.(self_attn|attention)\.([qkv]|kv|prob)_(scale|zero_point|global_scale)$"
@@ -32,6 +36,7 @@ class CompressedTensors(QuantizationScheme):
 
     name: ClassVar[str] = "compressed-tensors"
     unneeded_tensors: ClassVar[tuple[str, ...]] = (_CACHE,)
+    writes: ClassVar[tuple[str, ...]] = rounded.FORMATS
 
     def __init__(self, targets: Targets, checkpoint: "Checkpoint") -> None:
         self._targets = targets
@@ -61,6 +66,11 @@ class CompressedTensors(QuantizationScheme):
             return None
         self._loaded[module] = str(layer.arguments)
         return layer.weight()
+
+    @classmethod
+    def quantize(cls, checkpoint: "Checkpoint", out: "Path", wish: "Wish") -> str:
+        """See base class."""
+        return rounded.quantize(checkpoint, out, wish)
 
     def describe(self) -> dict[str, Any]:
         """Return the rules there are, and how many layers were loaded by each; None: none so far."""

@@ -6,6 +6,7 @@ tensor names. Source: `pack` of the linear layers of AutoGPTQ and GPTQModel.
 
 import numpy as np
 
+_ROWS_AT_ONCE = 512
 _TWO_BITS = (np.arange(256)[:, None] >> np.array([0, 2, 4, 6])).astype(np.uint8) & 3
 _PAIRS = np.stack([_TWO_BITS[:, 0] | _TWO_BITS[:, 1] << 4, _TWO_BITS[:, 2] | _TWO_BITS[:, 3] << 4], axis=-1)
 """A byte of four 2-bit codes -> two bytes of two 4-bit ones."""
@@ -37,6 +38,16 @@ def codes(words: np.ndarray, bits: int) -> np.ndarray:
     packed = nibbles(words, bits)
     out = np.empty((len(packed), 2 * packed.shape[1]), np.uint8)
     out[:, 0::2], out[:, 1::2] = packed & 15, packed >> 4
+    return out
+
+
+def words(codes: np.ndarray, bits: int) -> np.ndarray:
+    """Undo `codes`: return int32 [n, width * bits / 32] for uint8 [n, width]."""
+    out = np.empty((len(codes), codes.shape[1] * bits // 32), "<i4")
+    for first in range(0, len(codes), _ROWS_AT_ONCE):  # a byte for every bit
+        part = codes[first : first + _ROWS_AT_ONCE]
+        bit = part[..., None] >> np.arange(bits, dtype=np.uint8) & 1
+        out[first : first + len(part)] = np.packbits(bit.reshape(len(part), -1), axis=1, bitorder="little").view("<i4")
     return out
 
 

@@ -14,11 +14,15 @@ from modulm.interfaces.checkpoint import LayerTensors, expect, finite
 from modulm.interfaces.quantization import GroupedInt, QuantizationScheme, Reordered, Weight
 from modulm.interfaces.quantization_config import declares, quantization_config
 from modulm.interfaces.support import Support
+from modulm_quant_gptq import library, rounded
 from modulm_quant_gptq.bitstream import codes, nibbles, zero_points
 from modulm_quant_gptq.rules import Rule, Rules
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from modulm.interfaces.checkpoint import Checkpoint
+    from modulm.interfaces.quantizing import Wish
 
 _LEAVES = {"qweight", "qzeros", "scales", "g_idx", "bias"}
 _NAMES = ("gptq", "gptq_marlin", "auto_gptq")
@@ -29,6 +33,7 @@ class GPTQScheme(QuantizationScheme):
     """Layers with a `qweight` are quantized; all others are read as they are."""
 
     name: ClassVar[str] = "gptq"
+    writes: ClassVar[tuple[str, ...]] = ("gptq",)
 
     def __init__(self, rules: Rules, tensors: LayerTensors) -> None:
         self._rules = rules
@@ -43,6 +48,12 @@ class GPTQScheme(QuantizationScheme):
     def from_checkpoint(cls, checkpoint: "Checkpoint") -> "GPTQScheme":
         """Read the declaration, and which layers have which tensors."""
         return cls(Rules(quantization_config(checkpoint)), LayerTensors(checkpoint))
+
+    @classmethod
+    def quantize(cls, checkpoint: "Checkpoint", out: "Path", wish: "Wish") -> str:
+        """See base class: by gptqmodel, which calibrates, or by rounding to nearest where "rtn" was asked for."""
+        method = wish.one_of("method", (library.NAME, "rtn"), library.NAME)
+        return (rounded if method == "rtn" else library).quantize(checkpoint, out, wish)
 
     def describe(self) -> dict[str, Any]:
         """Return bits and groups, in general and by expression."""

@@ -19,9 +19,12 @@ from modulm.interfaces.quantization_config import quantization_config
 from modulm.interfaces.support import Support
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import numpy as np
 
     from modulm.interfaces.checkpoint import Checkpoint
+    from modulm.interfaces.quantizing import Wish
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -156,6 +159,8 @@ class QuantizationScheme(ABC):
     unneeded_tensors: ClassVar[tuple[str, ...]] = ()
     """Regular expressions of tensors that the format has apart from layers, and that serve nothing here, such as scales
     of a KV cache of 8 bits; may be left out. `describe` says what becomes of them."""
+    writes: ClassVar[tuple[str, ...]] = ()
+    """What `modulm quantize --format` may ask `quantize` for."""
 
     @classmethod
     @abstractmethod
@@ -228,6 +233,16 @@ class QuantizationScheme(ABC):
         naming the tensor. The default knows the names that most formats have.
         """
         return stored_kv_scales(checkpoint, layer, num_kv_heads)
+
+    @classmethod
+    def quantize(cls, checkpoint: "Checkpoint", out: "Path", wish: "Wish") -> str:
+        """Write a checkpoint of plain numbers again in this format, and say how, in words; called by `modulm quantize`.
+
+        `out` is an empty folder; what the checkpoint has beside weights and config is copied there afterwards, unless
+        a file of that name is there. `interfaces/quantizing.py` writes layers. Raises `ConfigError` for a wish that
+        cannot be granted, `CheckpointError` on numbers that cannot be.
+        """
+        raise NotImplementedError
 
     def describe(self) -> dict[str, Any]:
         """Return what `modulm config --explain` shows (bits, group size, types by count)."""
