@@ -5,6 +5,7 @@ Knows how the library is called, no tensors: what it writes, `scheme.py` reads.
 
 import importlib.util
 import json
+import shutil
 import tempfile
 from importlib import import_module
 from pathlib import Path
@@ -49,5 +50,7 @@ def quantize(checkpoint: "Checkpoint", out: Path, wish: Wish) -> str:
             model, tokenizer, bits=4, group_size=size, sym=False, dataset=str(texts), seqlen=window // 2,
             nsamples=len(pieces), enable_torch_compile=False,  # which takes longer than it saves
         )  # fmt: skip
-        tuned.quantize_and_save(str(out), format="auto_awq")
+        tuned.quantize_and_save(f"{folder}/made", format="auto_awq")
+        (config,) = Path(folder).glob("made/**/config.json")  # the library may add a folder of the model's name
+        shutil.copytree(config.parent, out, dirs_exist_ok=True)
     return f"4 bits by auto-round, tuned on {len(pieces)} pieces of {wish.calibration}"

@@ -19,9 +19,13 @@ from modulm_quant_gguf.layouts import unpack
 from modulm_quant_gguf.values import float32
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from modulm.interfaces.checkpoint import Checkpoint
+    from modulm.interfaces.quantizing import Wish
 
 _FLOATS = ("F32", "F16", "BF16", "F64")
+_WRITTEN = ("q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "f16", "bf16")
 LAYOUTS = blocks.LAYOUTS | grid_blocks.LAYOUTS
 """How each type that a canonical kind holds is taken apart."""
 
@@ -30,6 +34,7 @@ class GGUFScheme(QuantizationScheme):
     """Weights of a GGUF file, each in the type it is stored in."""
 
     name: ClassVar[str] = "gguf"
+    writes: ClassVar[tuple[str, ...]] = tuple(f"gguf-{name}" for name in _WRITTEN)
 
     def __init__(self, types: dict[str, int]) -> None:
         self._types = types
@@ -45,6 +50,13 @@ class GGUFScheme(QuantizationScheme):
     def from_checkpoint(cls, checkpoint: "Checkpoint") -> "GGUFScheme":
         """Make the scheme; counts types for `describe`."""
         return cls(dict(Counter(entry.type.name for entry in _own(checkpoint).header.tensors.values())))
+
+    @classmethod
+    def quantize(cls, checkpoint: "Checkpoint", out: "Path", wish: "Wish") -> str:
+        """See base class: a file "model-q4_0.gguf"."""
+        from modulm_quant_gguf.written import quantize
+
+        return quantize(checkpoint, out, wish)
 
     def describe(self) -> dict[str, Any]:
         """Return how many tensors there are of each type."""

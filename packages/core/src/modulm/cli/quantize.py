@@ -56,7 +56,8 @@ def run(args: argparse.Namespace) -> int:
         if was_there:
             args.out.mkdir()
         raise
-    for file in sorted(folder.iterdir()):
+    others = sorted(folder.iterdir()) if (args.out / "config.json").exists() else []  # else a file that holds them
+    for file in others:
         if file.is_file() and not file.name.startswith("model") and not (args.out / file.name).exists():
             shutil.copy(file, args.out)
     print(f"{args.out}: {args.format}, {how}.")

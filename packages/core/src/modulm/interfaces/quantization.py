@@ -238,9 +238,9 @@ class QuantizationScheme(ABC):
     def quantize(cls, checkpoint: "Checkpoint", out: "Path", wish: "Wish") -> str:
         """Write a checkpoint of plain numbers again in this format, and say how, in words; called by `modulm quantize`.
 
-        `out` is an empty folder; what the checkpoint has beside weights and config is copied there afterwards, unless
-        a file of that name is there. `interfaces/quantizing.py` writes layers. Raises `ConfigError` for a wish that
-        cannot be granted, `CheckpointError` on numbers that cannot be.
+        `out` is an empty folder; where config.json is written, what the checkpoint has beside weights is copied there
+        afterwards, unless a file of that name is there. `interfaces/quantizing.py` writes layers. Raises `ConfigError`
+        for a wish that cannot be granted, `CheckpointError` on numbers that cannot be.
         """
         raise NotImplementedError
 

@@ -102,9 +102,7 @@ def write_layers(
             array, module = checkpoint.tensor(name), name.removesuffix(".weight")
             made = {name: array}
             if name in inner:
-                made = {
-                    f"{module}.{leaf}": one for leaf, one in layer(module, _finite(array, name, checkpoint)).items()
-                }
+                made = {f"{module}.{leaf}": one for leaf, one in layer(module, finite(array, name, checkpoint)).items()}
             for part, one in made.items():
                 if one.dtype.name not in _TYPES:
                     raise CheckpointError(f"Tensor {part!r} in {checkpoint.path} is {one.dtype.name}: not a plain one.")
@@ -135,7 +133,8 @@ def _modules(checkpoint: "Checkpoint") -> tuple[set[str], list[str]]:
     return inner, sorted(ignored)
 
 
-def _finite(array: "np.ndarray", name: str, checkpoint: "Checkpoint") -> "np.ndarray":
+def finite(array: "np.ndarray", name: str, checkpoint: "Checkpoint") -> "np.ndarray":
+    """Return a tensor's numbers. Raises `CheckpointError` naming it where one is NaN or infinite."""
     import numpy as np
 
     if not np.isfinite(array).all():
