@@ -15,6 +15,7 @@ from modulm_quant_gguf.rope import rope_config
 _CLASSES = {
     "gemma2": ("Gemma2ForCausalLM", "gemma2"),
     "gemma3": ("Gemma3ForCausalLM", "gemma3_text"),
+    "gpt-oss": ("GptOssForCausalLM", "gpt_oss"),
     "granite": ("GraniteForCausalLM", "granite"),
     "llama": ("LlamaForCausalLM", "llama"),
     "olmo2": ("Olmo2ForCausalLM", "olmo2"),
@@ -29,6 +30,7 @@ _MAX_LAYERS = 4096
 _CONTROL = 3
 # Files name one token that ends a turn, chat models need several: these end one too wherever they are control tokens.
 _ENDS = ("<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endoftext|>", "<|end_of_text|>")
+_ENDS += ("<|return|>", "<|call|>")
 
 
 def model_config(header: Header) -> dict[str, Any]:
@@ -148,6 +150,18 @@ def _gemma3(keys: Keys, config: dict[str, Any], header: Header) -> dict[str, Any
     }
 
 
+def _gpt_oss(keys: Keys, config: dict[str, Any], header: Header) -> dict[str, Any]:
+    # Files do not say that its YaRN leaves the bounds of the ramp as they come out, between two dimensions.
+    exact = {"rope_scaling": config["rope_scaling"] | {"truncate": False}} if "rope_scaling" in config else {}
+    return exact | {
+        "intermediate_size": keys.positive("expert_feed_forward_length", config["intermediate_size"]),
+        "num_local_experts": keys.positive("expert_count"),
+        "num_experts_per_tok": keys.positive("expert_used_count"),
+        "sliding_window": keys.positive("attention.sliding_window"),
+        "layer_types": _layer_types(keys, config, 2),
+    }
+
+
 def _granite(keys: Keys, config: dict[str, Any], header: Header) -> dict[str, Any]:
     return {
         "attention_multiplier": keys.real("attention.scale", config["head_dim"] ** -0.5),
@@ -216,6 +230,7 @@ def _smollm3(keys: Keys, config: dict[str, Any], header: Header) -> dict[str, An
 _EXTRAS: dict[str, Callable[[Keys, dict[str, Any], Header], dict[str, Any]]] = {
     "gemma2": _gemma2,
     "gemma3": _gemma3,
+    "gpt-oss": _gpt_oss,
     "granite": _granite,
     "llama": _llama,
     "olmo2": _olmo2,

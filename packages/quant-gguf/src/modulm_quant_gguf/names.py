@@ -46,9 +46,15 @@ _QWEN_EXPERTS = {
     "ffn_up_exps": "mlp.experts.{}.up_proj",
     "ffn_down_exps": "mlp.experts.{}.down_proj",
 }
+_GPT_OSS = _QWEN_EXPERTS | {
+    "attn_sinks": "self_attn.sinks",
+    "ffn_gate_inp": "mlp.router",
+    "post_attention_norm": "post_attention_layernorm",
+}
 _LAYERS = {
     "gemma2": _LAYER | _SANDWICH,
     "gemma3": _LAYER | _SANDWICH,
+    "gpt-oss": _LAYER | _GPT_OSS,
     "granite": _LAYER,
     "llama": _LAYER | _MIXTRAL,
     "olmo2": _LAYER | _SANDWICH,
@@ -61,6 +67,7 @@ _LAYERS = {
 ARCHITECTURES = tuple(_LAYERS)
 _PERMUTED = ("granite", "llama", "smollm3")
 _PLUS_ONE = ("gemma2", "gemma3")
+_BARE = ("attn_sinks",)  # transformers' names of these have no suffix
 _LAYER_NAME = re.compile(r"blk\.(\d+)\.(\w+)\.(weight|bias)")
 # What becomes part of the configuration, or can be computed from it, is no tensor of the model.
 _NOT_TENSORS = re.compile(r"rope_freqs\.weight|rope_factors_(long|short)\.weight|blk\.\d+\.attn_rot_embd\.weight")
@@ -137,7 +144,8 @@ def _named(header: Header, arch: str, entry: TensorEntry) -> Iterator[tuple[str,
     if match is None or pattern is None:
         yield entry.name, Source(entry)
         return
-    name = f"model.layers.{int(match[1])}.{pattern}.{suffix}"
+    name = f"model.layers.{int(match[1])}.{pattern}"
+    name = name if match[2] in _BARE else f"{name}.{suffix}"
     if "{}" in pattern:
         for expert in range(_num_experts(header, arch, entry)):
             yield name.format(expert), Source(entry, expert=expert)
@@ -147,7 +155,7 @@ def _named(header: Header, arch: str, entry: TensorEntry) -> Iterator[tuple[str,
 
 def _num_experts(header: Header, arch: str, entry: TensorEntry) -> int:
     count = header.metadata.read(f"{arch}.expert_count", int)
-    if len(entry.shape) != 3 or entry.shape[0] != count:
+    if len(entry.shape) != (2 if entry.name.endswith(".bias") else 3) or entry.shape[0] != count:
         raise CheckpointError(
             f"Tensor {entry.name!r} of {header.metadata.path} has shape {list(entry.shape)}, "
             f"not one of {count} stacked experts as '{arch}.expert_count' has it."

@@ -38,6 +38,9 @@ def metadata_of(config, arch):
         "expert_used_count": getattr(config, "num_experts_per_tok", None),
         "expert_feed_forward_length": getattr(config, "moe_intermediate_size", None),
     }
+    if rope.get("rope_type") == "yarn":
+        values |= {"rope.scaling.type": "yarn", "rope.scaling.factor": float(rope["factor"])}
+        values["rope.scaling.original_context_length"] = rope["original_max_position_embeddings"]
     return {f"{arch}.{key}": value for key, value in values.items() if value is not None}
 
 
@@ -57,11 +60,11 @@ def converted(tensors, config, arch):
             values = permuted(values, config.num_attention_heads if "q_proj" in name else config.num_key_value_heads)
         if arch.startswith("gemma") and name.endswith("norm.weight"):
             values = values + 1
-        expert = re.fullmatch(r"model\.layers\.(\d+)\..*experts\.(\d+)\.(\w+)\.weight", name)
+        expert = re.fullmatch(r"model\.layers\.(\d+)\..*experts\.(\d+)\.(\w+)\.(weight|bias)", name)
         if expert:
-            stacks.setdefault(f"blk.{expert[1]}.ffn_{STACKS[expert[3]]}_exps.weight", {})[int(expert[2])] = values
+            stacks.setdefault(f"blk.{expert[1]}.ffn_{STACKS[expert[3]]}_exps.{expert[4]}", {})[int(expert[2])] = values
             continue
-        stem, suffix = name.rsplit(".", 1)
+        stem, suffix = (name, "weight") if name.endswith("sinks") else name.rsplit(".", 1)
         out[f"{table.get_name(stem)}.{suffix}"] = values
     stacked = {name: np.stack([parts[index] for index in sorted(parts)]) for name, parts in stacks.items()}
     return out | stacked

@@ -95,7 +95,9 @@ def test_tensors_names_and_config_come_back(original, tmp_path):
 
 
 def test_every_architecture_is_among_the_models():
-    assert {GGUF_ARCH.get(model_type, model_type) for model_type, _ in MODELS.values()} == set(ARCHITECTURES)
+    """But gpt-oss, whose experts transformers stores in another shape: `test_gguf_engine.py` has it."""
+    tested = {GGUF_ARCH.get(model_type, model_type) for model_type, _ in MODELS.values()}
+    assert tested | {"gpt-oss"} == set(ARCHITECTURES)
 
 
 @pytest.mark.parametrize("name", ["self_attn.q_proj", "self_attn.k_proj", "mlp.down_proj"])

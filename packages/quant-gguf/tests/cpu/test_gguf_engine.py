@@ -51,14 +51,21 @@ def set_scale(raw, name, scale):
 
 @pytest.fixture
 def quantized(tmp_path, write_gguf, convert):
-    """`quantized(architecture, config, arch, kinds)` -> file, transformers' model. `kinds`: (layer, leaf) -> type."""
+    """`quantized(architecture, config, arch, kinds)` -> file, transformers' model. `kinds`: (layer, leaf) -> type.
 
-    def make(architecture, config, arch, kinds):
+    `apart` and `together` turn tensors as transformers saves them into one for each matrix, and back.
+    """
+
+    def make(architecture, config, arch, kinds, *, apart=dict, together=dict):
         folder = tmp_path / "model"
         folder.mkdir()
         vocab_size = write_tokenizer(folder)
         model = tiny_model(folder, architecture, {**WIDE, **config, "vocab_size": vocab_size, "initializer_range": 0.2})
-        tensors = load_file(folder / "model.safetensors")
+        for name, parameter in model.named_parameters():
+            if name.endswith(("bias", "sinks")):
+                torch.nn.init.normal_(parameter)
+        model.save_pretrained(folder)
+        tensors = apart(load_file(folder / "model.safetensors"))
         rng, raw, kind_of = np.random.default_rng(0), {}, {}
         for name, tensor in tensors.items():
             found = LEAF.fullmatch(name)
@@ -66,7 +73,7 @@ def quantized(tmp_path, write_gguf, convert):
                 raw[name] = rows_of(gguf.GGMLQuantizationType[kind], tensor.numpy(), rng)
                 kind_of[name] = gguf.GGMLQuantizationType[kind]
                 tensors[name] = torch.tensor(gguf.quants.dequantize(raw[name], kind_of[name]))
-        save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+        save_file(together(tensors), folder / "model.safetensors", metadata={"format": "pt"})
         metadata, numbers = convert(tensors, model.config, arch)
         column = {name: np.full((len(rows), 1), int(kind_of[name])) for name, rows in raw.items()}
         kinds_there = convert(column, model.config, arch)[1]
@@ -124,3 +131,48 @@ def test_stacked_experts(name, quantized):
         architecture, EXPERTS | config, arch, lambda layer, leaf: wide.get(STACKED.get(leaf), (None, None))[layer]
     )
     check(path, theirs, Codebook4=4 * 3, GroupedInt=4)
+
+
+def one_for_each(tensors):
+    """gpt-oss: [experts, in, 2 * out] with gates and ups in turn -> matrices and biases of each expert."""
+    apart = dict(tensors)
+    for name in [name for name in tensors if ".experts." in name]:
+        base, _, leaf = name.rpartition(".")
+        stack, suffix = apart.pop(name), "bias" if leaf.endswith("_bias") else "weight"
+        parts = {"down_proj": stack} if "down" in leaf else {"gate_proj": stack[..., ::2], "up_proj": stack[..., 1::2]}
+        for leaf, part in parts.items():
+            for index, one in enumerate(part):
+                apart[f"{base}.{index}.{leaf}.{suffix}"] = one.T.contiguous() if suffix == "weight" else one.contiguous()
+    return apart
+
+
+def as_stored(apart):
+    """The way back."""
+    tensors = {name: tensor for name, tensor in apart.items() if ".experts." not in name}
+    for base in {name.partition(".experts.")[0] + ".experts" for name in apart if ".experts." in name}:
+        for suffix, ending in (("weight", ""), ("bias", "_bias")):
+            gate, up, down = (
+                torch.stack([apart[f"{base}.{index}.{leaf}.{suffix}"].T for index in range(4)])
+                for leaf in ("gate_proj", "up_proj", "down_proj")
+            )
+            tensors[f"{base}.gate_up_proj{ending}"] = torch.stack([gate, up], dim=-1).flatten(-2)
+            tensors[f"{base}.down_proj{ending}"] = down.contiguous()
+    return tensors
+
+
+def test_gpt_oss(quantized):
+    """Experts in MXFP4 as published, the rest in Q8_0: sinks, biases, windows and YaRN come from the file."""
+    config = EXPERTS | {"num_local_experts": 4, "sliding_window": 8, "max_position_embeddings": 256}
+    config["rope_parameters"] = {
+        "rope_type": "yarn", "rope_theta": 1000.0, "factor": 16.0, "beta_fast": 32.0, "beta_slow": 1.0,
+        "truncate": False, "original_max_position_embeddings": 16,
+    }  # fmt: skip
+    path, theirs = quantized(
+        "GptOssForCausalLM",
+        config,
+        "gpt-oss",
+        lambda layer, leaf: None if leaf == "router" else "Q8_0" if leaf[0] in "qkvo" else "MXFP4",
+        apart=one_for_each,
+        together=as_stored,
+    )
+    check(path, theirs, Codebook4=2 * 4 * 2, GroupedInt=2 * 2)
