@@ -1,8 +1,9 @@
 """Recorded models on disk: with one, a process runs a checkpoint without importing torch or building the model.
 
 A file holds what the model's class and torch would otherwise be needed for: the graph, how its weights are packed, and
-its few plain tensors. Weights stay in the checkpoint. Files are found by a digest of all that a recording depends on;
-one that is damaged or from elsewhere counts as absent and is written again. Knows no room.
+its few plain tensors. Weights stay in the checkpoint. Files are found by a digest of all that a recording depends on,
+the numbers of those plain tensors too: fine-tunes of a model differ in nothing else. One that is damaged or from
+elsewhere counts as absent and is written again. Knows no room.
 """
 
 import contextlib
@@ -17,6 +18,8 @@ from typing import Any
 import msgspec
 
 from modulm.config import cache_folder
+from modulm.errors import CheckpointError
+from modulm.interfaces.checkpoint import Checkpoint
 from modulm.interfaces.program import Graph
 from modulm.interfaces.recipe import Recipe
 from modulm.log import logger
@@ -57,6 +60,27 @@ def source_state(files: Iterable[Path]) -> list[tuple[str, int, int]]:
     """Return name, size and time of change of source files: for code that changes without its version."""
     states = [(file.name, file.stat()) for file in sorted(files)]
     return [(name, state.st_size, state.st_mtime_ns) for name, state in states]
+
+
+def is_kept(name: str, shape: tuple[int, ...]) -> bool:
+    """Say whether a tensor is of those whose numbers belong to a key: norms, biases and sinks, by their names.
+
+    A recording that keeps any other tensor must not be saved.
+    """
+    return name.endswith("bias") or (len(shape) == 1 and name.endswith((".weight", ".sinks")))
+
+
+def numbers_of(checkpoint: Checkpoint) -> str:
+    """Return the digest of all tensors that `is_kept`; of one that cannot be read, of the reason."""
+    digest = hashlib.sha256()
+    for name in sorted(checkpoint.tensor_names()):
+        if is_kept(name, checkpoint.info(name).shape):
+            try:
+                numbers = checkpoint.tensor(name).tobytes()
+            except CheckpointError as error:  # the model may do without it, and says so if not
+                numbers = str(error).encode()
+            digest.update(name.encode() + b"\0" + numbers)
+    return digest.hexdigest()
 
 
 def load(key: str) -> SavedModel | None:

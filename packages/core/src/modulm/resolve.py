@@ -205,6 +205,7 @@ def program_key(
         max_model_len=config.max_model_len,
         quantization=config.quantization,
         tensors=tensors,
+        numbers=programs.numbers_of(checkpoint),
         kernels=[kernel.name for kernel in kernels],
         settings=config.plugin_config,
         versions=[version(DISTRIBUTION), *sorted({record.origin for record in discovery.records()})],

@@ -29,8 +29,10 @@ _IDS = {"bos_token_id": "bos", "eos_token_id": "eos", "pad_token_id": "padding"}
 _MAX_LAYERS = 4096
 _CONTROL = 3
 # Files name one token that ends a turn, chat models need several: these end one too wherever they are control tokens.
-_ENDS = ("<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endoftext|>", "<|end_of_text|>")
-_ENDS += ("<|return|>", "<|call|>")
+_ENDS = (
+    *("<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endoftext|>", "<|end_of_text|>"),
+    *("<|return|>", "<|call|>"),
+)
 
 
 def model_config(header: Header) -> dict[str, Any]:

@@ -142,7 +142,9 @@ def one_for_each(tensors):
         parts = {"down_proj": stack} if "down" in leaf else {"gate_proj": stack[..., ::2], "up_proj": stack[..., 1::2]}
         for leaf, part in parts.items():
             for index, one in enumerate(part):
-                apart[f"{base}.{index}.{leaf}.{suffix}"] = one.T.contiguous() if suffix == "weight" else one.contiguous()
+                apart[f"{base}.{index}.{leaf}.{suffix}"] = (
+                    one.T.contiguous() if suffix == "weight" else one.contiguous()
+                )
     return apart
 
 

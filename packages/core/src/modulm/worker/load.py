@@ -71,6 +71,8 @@ class TensorSource:
         self.kv_scales: dict[str, KVScales] = {}
         """By attention layer, once `read_kv_scales` has read them."""
         self._recipes: dict[int, tuple[PackedWeight, Recipe]] = {}  # by id, unique as long as the weight is kept here
+        self.plain: dict[str, tuple[int, ...]] = {}
+        """Shapes of the tensors that `tensor` handed out, by name."""
         self.size_bytes = 0
         """Bytes of all weights handed out."""
         self.choices: Counter[str] = Counter()
@@ -93,6 +95,7 @@ class TensorSource:
         with np.errstate(all="ignore"):  # a number that 16 bits cannot hold becomes infinite, as in torch
             array = self._read_floats(name, shape).astype(dtype, copy=False)
         self.size_bytes += array.nbytes
+        self.plain[name] = shape
         return array
 
     def packed(

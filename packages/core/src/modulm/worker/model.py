@@ -6,6 +6,7 @@ A saved recording needs no torch and no model class: weights are packed as its r
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import starmap
 from typing import Any
 
 import numpy as np
@@ -90,7 +91,7 @@ def load_torch(
         return loaded
     loaded.recorded = recording.to_host()
     recipes = {name: source.recipe(packed) for name, packed in recording.weights.items()}
-    if key is not None and None not in recipes.values():
+    if key is not None and None not in recipes.values() and all(starmap(programs.is_kept, source.plain.items())):
         saved = SavedModel(
             config_defaults=getattr(model_class, "config_defaults", {}),
             graph=recording.graph,
