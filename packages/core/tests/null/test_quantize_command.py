@@ -168,3 +168,16 @@ def test_options_of_a_wish():
     with pytest.raises(ConfigError, match="are: none"):
         wish.takes()
     assert wish.one_of("method", ("rtn",), "other") == "rtn" and wish.one_of("bits", (4,), 4) == 4
+
+
+def test_libraries_that_calibrate(tmp_path, monkeypatch):
+    """One that is missing is named with the line that installs it; then the text is asked for."""
+    with pytest.raises(
+        ConfigError, match=r"is made by no-such, which is not installed: pip install no-such\. Without it"
+    ):
+        Wish(format="x").text("no-such")
+    monkeypatch.setattr("modulm.interfaces.quantizing.find_spec", lambda name: name)
+    with pytest.raises(ConfigError, match="--format='x' by no-such needs a text .* give --calibration FILE, or"):
+        Wish(format="x").text("no-such")
+    (tmp_path / "text").write_text("Zwölf", "utf-8")
+    assert Wish(format="x", calibration=tmp_path / "text").text("no-such") == "Zwölf"

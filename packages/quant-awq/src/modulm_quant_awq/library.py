@@ -3,7 +3,6 @@
 Knows how the library is called, no tensors: what it writes, `scheme.py` reads.
 """
 
-import importlib.util
 import json
 import shutil
 import tempfile
@@ -11,7 +10,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from modulm.errors import ConfigError
 from modulm.interfaces.quantizing import Wish
 
 if TYPE_CHECKING:
@@ -27,20 +25,11 @@ def quantize(checkpoint: "Checkpoint", out: Path, wish: Wish) -> str:
     """Write the checkpoint; see `QuantizationScheme.quantize`."""
     wish.one_of("bits", (4,), 4)
     size = 128 if wish.group_size is None else wish.group_size
-    if importlib.util.find_spec(_MODULE) is None:
-        raise ConfigError(
-            f"--format={wish.format!r} is made by auto-round, which is not installed: pip install auto-round. Without "
-            "it, --method=rtn rounds to nearest: quicker, and less like the model."
-        )
-    if wish.calibration is None:
-        raise ConfigError(
-            f"--format={wish.format!r} by auto-round needs a text that the model is to do well on: give --calibration "
-            "FILE, or --method=rtn, which rounds to nearest and looks at none."
-        )
+    text = wish.text(NAME)
     library, transformers = import_module(_MODULE), import_module("transformers")
     tokenizer = transformers.AutoTokenizer.from_pretrained(checkpoint.path)
     model = transformers.AutoModelForCausalLM.from_pretrained(checkpoint.path, dtype="auto")
-    ids = tokenizer(wish.calibration.read_text("utf-8"))["input_ids"]
+    ids = tokenizer(text)["input_ids"]
     window = min(_WINDOW, len(ids))
     pieces = [ids[start : start + window] for start in range(0, len(ids) - window + 1, window)][:_MOST]
     with tempfile.TemporaryDirectory() as folder:

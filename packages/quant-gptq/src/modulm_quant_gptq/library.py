@@ -3,12 +3,10 @@
 Knows how the library is called, no tensors: what it writes, `scheme.py` reads.
 """
 
-import importlib.util
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from modulm.errors import ConfigError
 from modulm.interfaces.quantizing import Wish
 from modulm_quant_gptq.rules import BITS
 
@@ -23,18 +21,9 @@ _WINDOW, _LEAST, _MOST = 512, 32, 256
 def quantize(checkpoint: "Checkpoint", out: Path, wish: Wish) -> str:
     """Write the checkpoint; see `QuantizationScheme.quantize`."""
     bits, size = wish.one_of("bits", BITS, 4), 128 if wish.group_size is None else wish.group_size
-    if importlib.util.find_spec(NAME) is None:
-        raise ConfigError(
-            f"--format={wish.format!r} is made by gptqmodel, which is not installed: pip install gptqmodel. Without "
-            "it, --method=rtn rounds to nearest: quicker, and less like the model."
-        )
-    if wish.calibration is None:
-        raise ConfigError(
-            f"--format={wish.format!r} by gptqmodel needs a text that the model is to do well on: give --calibration "
-            "FILE, or --method=rtn, which rounds to nearest and looks at none."
-        )
+    text = wish.text(NAME)
     library, transformers = import_module(NAME), import_module("transformers")
-    ids = transformers.AutoTokenizer.from_pretrained(checkpoint.path)(wish.calibration.read_text("utf-8"))["input_ids"]
+    ids = transformers.AutoTokenizer.from_pretrained(checkpoint.path)(text)["input_ids"]
     pieces = [ids[start : start + _WINDOW] for start in range(0, len(ids), _WINDOW)][:_MOST]
     pieces = [piece for piece in pieces if len(piece) >= min(_LEAST, len(ids))]
     config = library.QuantizeConfig(bits=bits, group_size=size, method="gptq", format="gptq", offload_to_disk=False)

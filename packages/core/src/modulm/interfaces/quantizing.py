@@ -8,6 +8,7 @@ import json
 import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -63,6 +64,20 @@ class Wish:
                 f"{', '.join(map(str, choices))}."
             )
         return default if value is None else value
+
+    def text(self, library: str) -> str:
+        """Return the text to calibrate on. Raises `ConfigError` where the library or the file's name is missing."""
+        if find_spec(library.replace("-", "_")) is None:
+            raise ConfigError(
+                f"--format={self.format!r} is made by {library}, which is not installed: pip install {library}. "
+                "Without it, --method=rtn rounds to nearest: quicker, and less like the model."
+            )
+        if self.calibration is None:
+            raise ConfigError(
+                f"--format={self.format!r} by {library} needs a text that the model is to do well on: give "
+                "--calibration FILE, or --method=rtn, which rounds to nearest and looks at none."
+            )
+        return self.calibration.read_text("utf-8")
 
 
 def _option(name: str) -> str:
