@@ -160,7 +160,7 @@ from modulm_kernels_cpu import _native, isa
 rng = np.random.default_rng(0)
 codes = rng.integers(0, 256, (37, 48), np.uint8)
 scales, minimums = (rng.standard_normal((37, 3)).astype(np.float16) for _ in range(2))
-weight = _native.Q4Weight.grouped(codes, scales, minimums, 32, 0, half=True, exact=False)
+weight = _native.Q4Weight.grouped(codes, scales, minimums, None, 32, 0, scale_type=1, exact=False)
 x, out = rng.standard_normal((5, 96), np.float32), np.zeros((5, 37), np.float32)
 weight.linear(x.ctypes.data, 0, 96, 5, out.ctypes.data, 0)
 print(isa(), out.tobytes().hex())

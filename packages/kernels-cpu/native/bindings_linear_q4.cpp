@@ -27,7 +27,7 @@ using Scales = nb::ndarray<nb::ro, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using Values = std::array<float, 16>;
 using Steps = std::array<int8_t, 16>;
 
-Float scale_type(const Scales& scales) {
+Float type_of(const Scales& scales) {
   if (scales.dtype() == nb::dtype<float>()) return Float::f32;
   require(scales.dtype().code == uint8_t(nb::dlpack::dtype_code::Float) && scales.dtype().bits == 16,
           "Scales and minimums must be float32 or float16.");
@@ -53,9 +53,12 @@ void check_scales(const Scales& scales, const Q4View& view, const char* message)
 }
 
 std::unique_ptr<Q4Weight> finish(Q4View view, const Codes& codes, const Scales& scales, const void* minimums,
-                                 bool half, bool exact, const std::string& isa) {
-  const Q4Source source{codes.data(), scales.data(), minimums, scale_type(scales)};
-  view.scale_type = half ? Float::f16 : Float::f32;
+                                 int scale_type, bool exact, const std::string& isa) {
+  const Q4Source source{codes.data(), scales.data(), minimums, type_of(scales)};
+  const bool are_bytes = scale_type > int(ScaleType::f16);
+  require(scale_type >= 0 && scale_type <= int(ScaleType::exponent), "scale_type is unknown.");
+  require(!are_bytes || view.kind != Q4Kind::minimums, "Scales beside minimums must have 16 or 32 bits.");
+  view.scale_type = ScaleType(scale_type);
   const Isa which = isa_named(isa);
   check_scales(scales, view, "scales must be [out_features, in_features / group_size].");
   nb::gil_scoped_release release;
@@ -63,7 +66,7 @@ std::unique_ptr<Q4Weight> finish(Q4View view, const Codes& codes, const Scales& 
 }
 
 std::unique_ptr<Q4Weight> grouped(Codes codes, Scales scales, std::optional<Scales> minimums,
-                                  std::optional<Codes> zero_points, int64_t group_size, int offset, bool half,
+                                  std::optional<Codes> zero_points, int64_t group_size, int offset, int scale_type,
                                   bool exact, const std::string& isa) {
   Q4View view = view_of(int64_t(codes.shape(0)), 2 * int64_t(codes.shape(1)), group_size);
   require(!minimums || !zero_points, "There are minimums or zero_points, not both.");
@@ -73,18 +76,18 @@ std::unique_ptr<Q4Weight> grouped(Codes codes, Scales scales, std::optional<Scal
   view.offset = offset;
   if (minimums) {
     check_scales(*minimums, view, "minimums must have the shape of scales.");
-    require(scale_type(*minimums) == scale_type(scales), "minimums must have the type of scales.");
+    require(type_of(*minimums) == type_of(scales), "minimums must have the type of scales.");
   }
   if (zero_points) {
     require(zero_points->shape(0) == scales.shape(0) && zero_points->shape(1) == scales.shape(1),
             "zero_points must have the shape of scales.");
-    return finish(view, codes, scales, zero_points->data(), half, exact, isa);
+    return finish(view, codes, scales, zero_points->data(), scale_type, exact, isa);
   }
-  return finish(view, codes, scales, minimums ? minimums->data() : nullptr, half, exact, isa);
+  return finish(view, codes, scales, minimums ? minimums->data() : nullptr, scale_type, exact, isa);
 }
 
 std::unique_ptr<Q4Weight> codebook(Codes codes, Scales scales, const Values& values, const Steps& steps, float step,
-                                   int64_t group_size, bool half, bool exact, const std::string& isa) {
+                                   int64_t group_size, int scale_type, bool exact, const std::string& isa) {
   Q4View view = view_of(int64_t(codes.shape(0)), 2 * int64_t(codes.shape(1)), group_size);
   view.kind = Q4Kind::codebook;
   for (int i = 0; i < 16; ++i) {
@@ -93,7 +96,7 @@ std::unique_ptr<Q4Weight> codebook(Codes codes, Scales scales, const Values& val
     view.steps[i] = steps[size_t(i)];
   }
   view.step = step;
-  return finish(view, codes, scales, nullptr, half, exact, isa);
+  return finish(view, codes, scales, nullptr, scale_type, exact, isa);
 }
 
 void linear(const Q4Weight& self, uintptr_t x, int x_type, int64_t stride, int64_t tokens, uintptr_t out, int out_type,
@@ -152,9 +155,9 @@ void bind_linear_q4(nb::module_& m) {
   using release = nb::call_guard<nb::gil_scoped_release>;
   nb::class_<Q4Weight, PackedWeight>(m, "Q4Weight")
       .def_static("grouped", &grouped, nb::arg("codes"), nb::arg("scales"), nb::arg("minimums").none(),
-                  nb::arg("zero_points").none(), nb::arg("group_size"), nb::arg("offset"), nb::arg("half"), nb::arg("exact"), nb::arg("isa") = "")
+                  nb::arg("zero_points").none(), nb::arg("group_size"), nb::arg("offset"), nb::arg("scale_type"), nb::arg("exact"), nb::arg("isa") = "")
       .def_static("codebook", &codebook, nb::arg("codes"), nb::arg("scales"), nb::arg("values"), nb::arg("steps"),
-                  nb::arg("step"), nb::arg("group_size"), nb::arg("half"), nb::arg("exact"), nb::arg("isa") = "")
+                  nb::arg("step"), nb::arg("group_size"), nb::arg("scale_type"), nb::arg("exact"), nb::arg("isa") = "")
       .def("linear", &linear, release(), nb::arg("x"), nb::arg("x_type"), nb::arg("stride"), nb::arg("tokens"),
            nb::arg("out"), nb::arg("out_type"), nb::arg("isa") = "")
       .def("rows", &rows, release(), nb::arg("index"), nb::arg("count"), nb::arg("out"),

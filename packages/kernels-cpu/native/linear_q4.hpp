@@ -22,10 +22,38 @@ enum class Q4Kind : int {
   codebook = 2,  // value = scale * values[code]
 };
 
+// How scales lie in memory, and minimums where they are floats. The last two are for scales alone: a byte each, where
+// the others of their bits are zeros in all of them.
+enum class ScaleType : int {
+  f32 = 0,
+  f16 = 1,
+  f16_byte = 2,  // bits 7 to 14 of float16: what is positive and has 3 bits of fraction, as all of e4m3 that NVFP4 has
+  exponent = 3,  // of float32: powers of two, as MXFP4 has
+};
+
+inline constexpr int64_t bytes_of(ScaleType type) {
+  return type == ScaleType::f32 ? 4 : type == ScaleType::f16 ? 2 : 1;
+}
+
+namespace {
+
+// Number `at` of scales or minimums.
+[[maybe_unused]] inline float number_at(const uint8_t* from, ScaleType type, int64_t at) {
+  switch (type) {
+    case ScaleType::f32: return reinterpret_cast<const float*>(from)[at];
+    case ScaleType::f16: return from_f16(reinterpret_cast<const uint16_t*>(from)[at]);
+    case ScaleType::f16_byte: return from_f16(uint16_t(from[at] << 7));
+    case ScaleType::exponent: break;
+  }
+  return __builtin_bit_cast(float, uint32_t(from[at]) << 23);
+}
+
+}  // namespace
+
 struct Q4View {
   uint8_t* data;
   Q4Kind kind;
-  Float scale_type;  // f32 or f16, of minimums too
+  ScaleType scale_type;
   int64_t out_features, in_features;
   int64_t lanes;
   int64_t unit;             // inputs per unit: 32 or 16

@@ -46,10 +46,8 @@ inline Floats to_floats(const Ints& a) {
 }
 inline void store(float* to, const Floats& a) { __builtin_memcpy(to, a.lane, sizeof(a.lane)); }
 
-inline Floats load_scales(const uint8_t* from, bool half) {
-  return each([=](int r) {
-    return half ? from_f16(reinterpret_cast<const uint16_t*>(from)[r]) : reinterpret_cast<const float*>(from)[r];
-  });
+inline Floats load_scales(const uint8_t* from, ScaleType type) {
+  return each([=](int r) { return number_at(from, type, r); });
 }
 
 inline Floats load_bytes(const uint8_t* from) {

@@ -48,10 +48,16 @@ inline void store(float* to, Floats a) {
 }
 
 inline Floats load_floats(const float* from) { return {vld1q_f32(from), vld1q_f32(from + 4)}; }
-inline Floats load_scales(const uint8_t* from, bool half) {
-  if (!half) return load_floats(reinterpret_cast<const float*>(from));
-  const float16x8_t halves = vreinterpretq_f16_u8(vld1q_u8(from));
+inline Floats widen_halves(float16x8_t halves) {
   return {vcvt_f32_f16(vget_low_f16(halves)), vcvt_high_f32_f16(halves)};
+}
+inline Floats load_scales(const uint8_t* from, ScaleType type) {
+  if (type == ScaleType::f32) return load_floats(reinterpret_cast<const float*>(from));
+  if (type == ScaleType::f16) return widen_halves(vreinterpretq_f16_u8(vld1q_u8(from)));
+  const uint16x8_t wide = vmovl_u8(vld1_u8(from));
+  if (type == ScaleType::f16_byte) return widen_halves(vreinterpretq_f16_u16(vshlq_n_u16(wide, 7)));
+  return {vreinterpretq_f32_u32(vshlq_n_u32(vmovl_u16(vget_low_u16(wide)), 23)),
+          vreinterpretq_f32_u32(vshlq_n_u32(vmovl_high_u16(wide), 23))};
 }
 
 inline Floats load_bytes(const uint8_t* from) {

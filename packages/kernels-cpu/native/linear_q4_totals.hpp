@@ -33,16 +33,16 @@ void put(const Q4Out& out, int64_t token, int64_t row, int64_t count, Floats val
 }
 
 // The minimums of a group whose head is at `head`.
-inline Floats minimums_of(const Q4View& weight, const uint8_t* head, bool half, Floats scale) {
+inline Floats minimums_of(const Q4View& weight, const uint8_t* head, Floats scale) {
   const uint8_t* at = head + weight.scale_bytes();
   if (weight.zero_points) return multiply(load_bytes(at), multiply(scale, broadcast(-1.0f)));
-  return load_scales(at, half);
+  return load_scales(at, weight.scale_type);
 }
 
 // Adds to a token's totals what its high codes make of the blocks from `at` on. There are few, and as many in every block:
 // a loop of their own costs less than a look in each unit.
 template <Q4Kind kKind, int kUnit, int kBlocks, int T>
-inline void add_high(const UnitSums<kKind>& unit_sums, const Q4View& weight, const uint8_t* at, bool half,
+inline void add_high(const UnitSums<kKind>& unit_sums, const Q4View& weight, const uint8_t* at,
                      const QuantizedRows& x, int64_t token, int t, Floats (&total)[kBlocks][T]) {
   const HighQuad* quad = x.high + (token + t) * x.num_groups;
   const int64_t group_bytes = weight.group_bytes(), head_bytes = weight.head_bytes(), stride = weight.block_bytes();
@@ -56,7 +56,7 @@ inline void add_high(const UnitSums<kKind>& unit_sums, const Q4View& weight, con
 #pragma GCC unroll 2
     for (int b = 0; b < kBlocks; ++b) {
       const Ints products = unit_sums.quad_products(nibbles + b * stride, quad->quad % 2, *quad);
-      total[b][t] = fma(to_floats(products), multiply(load_scales(head + b * stride, half), scale), total[b][t]);
+      total[b][t] = fma(to_floats(products), multiply(load_scales(head + b * stride, weight.scale_type), scale), total[b][t]);
     }
   }
 }

@@ -19,9 +19,12 @@ inline Floats fma(Floats a, Floats b, Floats c) { return _mm256_fmadd_ps(a, b, c
 inline Floats to_floats(Ints a) { return _mm256_cvtepi32_ps(a); }
 inline void store(float* to, Floats a) { _mm256_storeu_ps(to, a); }
 
-inline Floats load_scales(const uint8_t* from, bool half) {
-  if (half) return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
-  return _mm256_loadu_ps(reinterpret_cast<const float*>(from));
+inline Floats load_scales(const uint8_t* from, ScaleType type) {
+  if (type == ScaleType::f16) return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+  if (type == ScaleType::f32) return _mm256_loadu_ps(reinterpret_cast<const float*>(from));
+  const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from));
+  if (type == ScaleType::f16_byte) return _mm256_cvtph_ps(_mm_slli_epi16(_mm_cvtepu8_epi16(bytes), 7));
+  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu8_epi32(bytes), 23));
 }
 
 inline Floats load_bytes(const uint8_t* from) {

@@ -41,7 +41,6 @@ inline void unpack_unit(const uint8_t* nibbles, __m512i steps, __m512i offset, i
 // Units [first, last) of the block that begins at `block`. What lies at `soon` is asked for meanwhile.
 template <Q4Kind kKind, int kUnit>
 void unpack(const Q4View& weight, const uint8_t* block, int64_t first, int64_t last, const uint8_t* soon, Units* to) {
-  const bool half = weight.scale_type == Float::f16;
   const __m512i offset = _mm512_set1_epi8(char(weight.offset));
   const __m512i steps = _mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(weight.steps)));
   const int64_t per_group = weight.units_per_group, group_bytes = weight.group_bytes();
@@ -50,8 +49,8 @@ void unpack(const Q4View& weight, const uint8_t* block, int64_t first, int64_t l
     const uint8_t* nibbles = head + weight.head_bytes() + u % per_group * (kLanes * kUnit / 2);
     if (soon != nullptr) ask_for(soon + (nibbles - block), weight.unit_bytes() + weight.head_bytes());
     unpack_unit<kKind, kUnit>(nibbles, steps, offset, to->bytes + (u - first) * (kUnit * kLanes));
-    const Floats scale = to->scales[u - first] = load_scales(head, half);
-    if (kKind == Q4Kind::minimums) to->minimums[u - first] = minimums_of(weight, head, half, scale);
+    const Floats scale = to->scales[u - first] = load_scales(head, weight.scale_type);
+    if (kKind == Q4Kind::minimums) to->minimums[u - first] = minimums_of(weight, head, scale);
   }
 }
 
@@ -126,11 +125,10 @@ void multiply_block(const Q4View& weight, const QuantizedRows& x, int64_t block,
     }
   }
   const UnitSums<kKind> unit_sums(weight);
-  const bool half = weight.scale_type == Float::f16;
   const int64_t row = block * kLanes;
   for (int64_t token = begin; token < end; ++token) {
     const int64_t tile = (token - begin) / kTileTokens, t = (token - begin) % kTileTokens;
-    add_high<kKind, kUnit>(unit_sums, weight, data, half, x, token - t, int(t), totals[tile]);
+    add_high<kKind, kUnit>(unit_sums, weight, data, x, token - t, int(t), totals[tile]);
     const Floats total = totals[tile][0][t];
     put(out, token, row, weight.out_features - row,
         kKind == Q4Kind::codebook ? multiply(total, broadcast(weight.step)) : total);

@@ -46,7 +46,6 @@ template <Q4Kind kKind, int kUnit, int kBlocks, int T>
 [[gnu::noinline]] void fast_blocks(const Q4View& weight, const QuantizedRows& x, int64_t block, int64_t token,
                                    const Q4Out& out, const uint8_t* soon) {
   const UnitSums<kKind> unit_sums(weight);
-  const bool half = weight.scale_type == Float::f16;
   const int64_t tile = x.tile, units_per_group = weight.units_per_group, groups = weight.groups;
   const int64_t head_bytes = weight.head_bytes(), stride = weight.block_bytes();
   const uint8_t *begin = weight.data + block * stride, *at = begin;
@@ -59,8 +58,8 @@ template <Q4Kind kKind, int kUnit, int kBlocks, int T>
     if (soon != nullptr) ask_for(soon + g * kBlocks * weight.group_bytes(), kBlocks * weight.group_bytes());
     Floats scale[kBlocks], minimum[kBlocks];
     for (int b = 0; b < kBlocks; ++b) {
-      scale[b] = load_scales(at + b * stride, half);
-      minimum[b] = kKind == Q4Kind::minimums ? minimums_of(weight, at + b * stride, half, scale[b]) : zero();
+      scale[b] = load_scales(at + b * stride, weight.scale_type);
+      minimum[b] = kKind == Q4Kind::minimums ? minimums_of(weight, at + b * stride, scale[b]) : zero();
     }
     at += head_bytes;
     for (int64_t u = 0; u < units_per_group; ++u, at += kLanes * kUnit / 2, from.advance<kUnit>(tile)) {
@@ -83,7 +82,7 @@ template <Q4Kind kKind, int kUnit, int kBlocks, int T>
   }
 #pragma GCC unroll 8
   for (int t = 0; t < T; ++t) {
-    add_high<kKind, kUnit>(unit_sums, weight, begin, half, x, token, t, total);
+    add_high<kKind, kUnit>(unit_sums, weight, begin, x, token, t, total);
 #pragma GCC unroll 2
     for (int b = 0; b < kBlocks; ++b) {
       const int64_t row = (block + b) * kLanes;
@@ -97,15 +96,14 @@ template <Q4Kind kKind, int T>
 [[gnu::noinline]] void exact_block(const Q4View& weight, const float* x, int64_t block, int64_t token,
                                    const Q4Out& out) {
   const ValueTable table(weight.values);
-  const bool half = weight.scale_type == Float::f16;
   const int64_t row_size = weight.units() * weight.unit, eights = weight.units_per_group * weight.unit / 8;
   const uint8_t* at = weight.data + block * weight.block_bytes();
   const float* from = x + token * row_size;
   Floats total[T][2];  // of low and of high nibbles: two chains hide the latency of one
   for (int t = 0; t < T; ++t) total[t][0] = total[t][1] = zero();
   for (int64_t g = 0; g < weight.groups; ++g) {
-    const Floats scale = load_scales(at, half);
-    const Floats minimum = kKind == Q4Kind::minimums ? minimums_of(weight, at, half, scale)
+    const Floats scale = load_scales(at, weight.scale_type);
+    const Floats minimum = kKind == Q4Kind::minimums ? minimums_of(weight, at, scale)
                                                      : multiply(scale, broadcast(-float(weight.offset)));
     at += weight.head_bytes();
     for (int64_t j = 0; j < eights; ++j, at += 4 * kLanes, from += 8) {

@@ -18,6 +18,16 @@ void store(void* to, Float type, int64_t at, float value) {
   }
 }
 
+// As number `at` of scales or minimums in memory; it must be exact.
+void store(uint8_t* to, ScaleType type, int64_t at, float value) {
+  switch (type) {
+    case ScaleType::f32: reinterpret_cast<float*>(to)[at] = value; break;
+    case ScaleType::f16: reinterpret_cast<uint16_t*>(to)[at] = to_f16(value); break;
+    case ScaleType::f16_byte: to[at] = uint8_t(to_f16(value) >> 7); break;
+    case ScaleType::exponent: to[at] = uint8_t(__builtin_bit_cast(uint32_t, value) >> 23); break;
+  }
+}
+
 // Four nibbles of the low 16 bits -> the low nibbles of four bytes.
 uint32_t spread(uint32_t nibbles) {
   nibbles = (nibbles | nibbles << 8) & 0x00ff00ffu;
@@ -72,7 +82,7 @@ float value_of(const Q4View& weight, uint32_t code, float scale, float minimum) 
 
 float minimum_of(const Q4View& weight, const uint8_t* group, int64_t lane, float scale) {
   if (weight.kind == Q4Kind::minimums && weight.zero_points) return -float(group[weight.scale_bytes() + lane]) * scale;
-  if (weight.kind == Q4Kind::minimums) return load(group + weight.scale_bytes(), weight.scale_type, lane);
+  if (weight.kind == Q4Kind::minimums) return number_at(group + weight.scale_bytes(), weight.scale_type, lane);
   return -float(weight.offset) * scale;
 }
 
@@ -81,7 +91,7 @@ void unpack_row(const Q4View& weight, int64_t row, const Q4Out& out, int64_t at)
   const uint8_t* block = weight.data + row / weight.lanes * weight.block_bytes();
   for (int64_t g = 0; g < weight.groups; ++g) {
     const uint8_t* group = block + g * weight.group_bytes();
-    const float scale = load(group, weight.scale_type, lane), minimum = minimum_of(weight, group, lane, scale);
+    const float scale = number_at(group, weight.scale_type, lane), minimum = minimum_of(weight, group, lane, scale);
     const uint8_t* codes = group + weight.head_bytes() + lane * 4;
     const int64_t first = g * group_inputs, left = weight.in_features - first;
     for (int64_t i = 0; i < group_inputs && i < left; ++i) {

@@ -5,6 +5,7 @@ in `native/linear_q4.hpp`, checks of each call in `packed_dense.PackedMatrix`. K
 """
 
 import math
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -83,9 +84,11 @@ def _grouped(weight: GroupedInt, exact: bool, isa: str) -> Any:
     offset = _offset(scales, minimums)
     zeros = None if offset is not None else zero_points(scales, minimums)
     stored = minimums if offset is None and zeros is None else None
-    half = _fits_half(scales) and (stored is None or _fits_half(stored))
+    kind = _scale_type(*(numbers for numbers in (scales, stored) if numbers is not None), alone=offset is not None)
     codes, size = plain(weight.codes), weight.group_size
-    return _native.Q4Weight.grouped(codes, scales, stored, zeros, size, offset or 0, half=half, exact=exact, isa=isa)
+    return _native.Q4Weight.grouped(
+        codes, scales, stored, zeros, size, offset or 0, scale_type=kind, exact=exact, isa=isa
+    )
 
 
 def _codebook(weight: Codebook4 | BlockFloat4, values: list[float], scales: np.ndarray, exact: bool, isa: str) -> Any:
@@ -103,7 +106,7 @@ def _codebook(weight: Codebook4 | BlockFloat4, values: list[float], scales: np.n
         steps,
         size,
         weight.group_size,
-        half=_fits_half(scales),
+        scale_type=_scale_type(scales, alone=True),
         exact=exact or not is_finite,
         isa=isa,
     )
@@ -124,13 +127,37 @@ def _block_scales(scales: np.ndarray) -> np.ndarray:
     return scales.astype(np.float32)
 
 
-def _fits_half(numbers: np.ndarray) -> bool:
-    """Say whether float16 holds all of them exactly."""
-    if numbers.dtype == np.float16:
-        return True
-    parts = (numbers[row : row + _ROWS_AT_ONCE] for row in range(0, len(numbers), _ROWS_AT_ONCE))
+_F32, _F16, _F16_BYTE, _EXPONENT = range(4)
+"""`ScaleType` in linear_q4.hpp: how scales and minimums lie in memory."""
+
+
+def _scale_type(*numbers: np.ndarray, alone: bool) -> int:
+    """Return the smallest type that holds all of them exactly; `alone`, with no minimums, a byte may do."""
+    if alone and _all(numbers, _is_f16_byte):
+        return _F16_BYTE
+    if alone and _all(numbers, _is_exponent):
+        return _EXPONENT
+    return _F16 if _all(numbers, _fits_half) else _F32
+
+
+def _all(arrays: tuple[np.ndarray, ...], holds: Callable[[np.ndarray], bool]) -> bool:
+    starts = range(0, len(arrays[0]), _ROWS_AT_ONCE)
     with np.errstate(all="ignore"):
-        return all(np.array_equal(part.astype(np.float16), part) for part in parts)
+        return all(holds(array[row : row + _ROWS_AT_ONCE]) for row in starts for array in arrays)
+
+
+def _fits_half(numbers: np.ndarray) -> bool:
+    return numbers.dtype == np.float16 or np.array_equal(numbers.astype(np.float16), numbers)
+
+
+def _is_f16_byte(numbers: np.ndarray) -> bool:
+    halves = numbers.astype(np.float16)
+    return not (halves.view(np.uint16) & 0x807F).any() and np.array_equal(halves, numbers)
+
+
+def _is_exponent(numbers: np.ndarray) -> bool:
+    bits = numbers.astype(np.float32).view(np.uint32)
+    return not (bits & 0x807FFFFF).any() and not (bits == 0).any() and not (bits == 0x7F800000).any()
 
 
 def _offset(scales: np.ndarray, minimums: np.ndarray) -> int | None:

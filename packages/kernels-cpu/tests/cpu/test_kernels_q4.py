@@ -4,6 +4,7 @@ What a `fast` product must be is known exactly: float64 arithmetic on activation
 in `activation_rule.py`. So only float32's rounding is left between the two.
 """
 
+import ml_dtypes
 import numpy as np
 import pytest
 import torch
@@ -25,6 +26,7 @@ NF4 = [
 ]  # fmt: skip
 UNEVEN = [-1.0, -0.6937, -0.5091, -0.3713, -0.2747, -0.1931, -0.1277, -0.0013, 0.0551, 0.1117, 0.1831, 0.2797,
           0.4253, 0.5519, 0.7489, 0.9367]  # fmt: skip
+E2M1 = [0.003 * sign * value for sign in (1, -1) for value in (0, 0.5, 1, 1.5, 2, 3, 4, 6)]
 SHAPES = [  # out_features, in_features, group_size
     (1, 32, 32),
     (8, 64, 32),
@@ -39,7 +41,7 @@ SHAPES = [  # out_features, in_features, group_size
     (20, 36, 36),
     (5, 2, 2),
 ]
-KINDS = ["minimums", "wide", "offset", "codebook", "nf4", "uneven", "block"]
+KINDS = ["minimums", "wide", "offset", "codebook", "nf4", "uneven", "block", "nvfp4"]
 
 
 def make(kind, out_features, in_features, group_size, seed=0):
@@ -61,7 +63,9 @@ def make(kind, out_features, in_features, group_size, seed=0):
         return GroupedInt(bits=4, scales=scales, minimums=-8 * scales, **common)
     if kind == "block":
         return BlockFloat4(scales=work.integers(118, 126, groups, np.uint8), **common)
-    codebook = {"codebook": IQ4_NL, "nf4": NF4, "uneven": UNEVEN}[kind]
+    if kind == "nvfp4":
+        scales = (np.abs(scales) * 100).astype(ml_dtypes.float8_e4m3fn).astype(np.float16)
+    codebook = {"codebook": IQ4_NL, "nf4": NF4, "uneven": UNEVEN, "nvfp4": E2M1}[kind]
     return Codebook4(scales=scales, codebook=np.array(codebook, np.float32), **common)
 
 

@@ -196,6 +196,9 @@ def test_native_code_refuses_what_it_cannot_trust(arguments, message):
     ({"group_size": 8}, "multiple of 16"),
     ({"offset": 16}, "must be a code"),
     ({"isa": "sse9"}, "sse9"),
+    ({"scale_type": 4}, "scale_type is unknown"),
+    ({"scale_type": -1}, "scale_type is unknown"),
+    ({"scale_type": 2, "minimums": np.ones((3, 2), np.float32)}, "16 or 32 bits"),
     ({"scales": np.ones((3, 3), np.float32)}, "scales must be"),
     ({"scales": np.ones((3, 2))}, "float32 or float16"),
     ({"minimums": np.ones((3, 1), np.float32)}, "shape of scales"),
@@ -206,7 +209,7 @@ def test_native_code_refuses_what_it_cannot_trust(arguments, message):
 def test_native_packing_refuses_what_it_cannot_trust(change, message):
     arguments = {
         "codes": np.zeros((3, 32), np.uint8), "scales": np.ones((3, 2), np.float32), "minimums": None,
-        "zero_points": None, "group_size": 32, "offset": 8, "half": False, "exact": False,
+        "zero_points": None, "group_size": 32, "offset": 8, "scale_type": 0, "exact": False,
     }  # fmt: skip
     _native.Q4Weight.grouped(**arguments)
     with pytest.raises(ValueError, match=message):
@@ -232,12 +235,35 @@ def test_codebooks_that_are_not_finite_stay_in_float32(value):
     assert not pack(weight).linear(torch.ones(1, 32)).isfinite().any()
 
 
+@pytest.mark.parametrize(("scales", "scale_bytes"), [
+    (np.arange(64, 80, dtype=np.uint8).reshape(8, 2), 1),
+    (np.arange(239, 255, dtype=np.uint8).reshape(8, 2), 1),
+    (np.arange(16, dtype=np.uint8).reshape(8, 2), 4),
+    (np.arange(16).astype(np.uint8).view(ml_dtypes.float8_e4m3fn).reshape(8, 2), 1),
+    (np.full((8, 2), -0.375, ml_dtypes.float8_e4m3fn), 2),
+    (np.full((8, 2), 1.0625, np.float32), 2),
+    (np.full((8, 2), 1e-5, np.float32), 4),
+])  # fmt: skip
+@pytest.mark.parametrize("isa", ISAS)
+def test_scales_take_a_byte_where_that_is_exact(isa, scales, scale_bytes):
+    """As in the files: MXFP4 has powers of two, NVFP4 numbers of e4m3. One block has 8 or 16 rows."""
+    codes = np.arange(8 * 16, dtype=np.uint8).reshape(8, 16)
+    weight = BlockFloat4(out_features=8, in_features=32, group_size=16, codes=codes, scales=scales)
+    packed = pack(weight, isa=isa)
+    lanes = 16 if isa == "avx512" else 8
+    assert packed.size_bytes == lanes * (16 + 2 * scale_bytes)
+    assert torch.equal(packed.rows(torch.arange(8), torch.float32), dequantize(weight, torch.float32))
+
+
 @pytest.mark.parametrize("scales", [
     np.full((8, 2), 0.375, np.float32),
     np.arange(239, 255, dtype=np.uint8).reshape(8, 2),
     np.arange(16, dtype=np.uint8).reshape(8, 2),
     np.full((8, 2), 0.375, ml_dtypes.float8_e4m3fn),
     np.full((8, 2), 0.375, ml_dtypes.bfloat16),
+    np.arange(16).astype(np.uint8).view(ml_dtypes.float8_e4m3fn).reshape(8, 2),
+    np.arange(110, 126).astype(np.uint8).view(ml_dtypes.float8_e4m3fn).reshape(8, 2),
+    np.full((8, 2), -0.375, ml_dtypes.float8_e4m3fn),
 ])  # fmt: skip
 def test_block_floats_with_scales_of_any_type(scales):
     codes = np.arange(8 * 16, dtype=np.uint8).reshape(8, 16)

@@ -16,7 +16,7 @@ struct Problem {
 
   explicit Problem(Random& random) : tokens(1 + random.below(19)) {
     view.kind = Q4Kind(random.below(3));
-    view.scale_type = random.below(2) == 0 ? Float::f32 : Float::f16;
+    view.scale_type = ScaleType(random.below(view.kind == Q4Kind::minimums ? 2 : 4));
     view.out_features = 1 + random.below(70);
     view.unit = random.below(2) == 0 ? 16 : 32;
     view.units_per_group = 1 + random.below(3);
@@ -31,7 +31,10 @@ struct Problem {
     }
     for (int64_t i = 0; i < view.out_features * view.in_features / 2; ++i) codes.push_back(uint8_t(random.below(256)));
     for (int64_t i = 0; i < view.out_features * view.groups; ++i) {
-      scales.push_back(float(1 + random.below(60)) / 64.0f);  // exact in float16
+      const float scale = float(1 + random.below(60)) / 64.0f;  // exact in float16, and then in fewer bits
+      const uint32_t bits = __builtin_bit_cast(uint32_t, scale);
+      const bool is_power = view.scale_type == ScaleType::exponent, is_byte = view.scale_type == ScaleType::f16_byte;
+      scales.push_back(__builtin_bit_cast(float, is_power ? bits & 0xff800000u : is_byte ? bits & 0xfff00000u : bits));
       minimums.push_back(float(random.below(100) - 50) / 64.0f);
     }
     x = random.numbers(tokens * view.in_features);
