@@ -49,9 +49,11 @@ def kernels(eight_bits):
         partial = {"out": "*fp32"} if constants["SPLIT"] > 1 else {}
         for bits, reorders in ((4, False),) if num_tokens == 1 else ((4, True), (8, False)):
             given = {"PER_BYTE": 2 if bits == 4 else 1, "HAS_ORDER": reorders, "STEP": 64, **constants}
+            given |= {"num_groups": 1} if bits == 8 else {}  # a group a row: what is 1 becomes a constant
             name = f"grouped, {bits} bits{', reordered' if reorders else ''}, {words}"
             yield name, grouped_linear, GROUPED | partial, given, warps
         given = {"ROUNDED": False, "FIVE_TWO": False, "STEP": 64, **constants}
+        given |= {"num_blocks": 1, "high": 1} if words == "many" else {}  # a scale a row; for few, in blocks
         yield f"float8, {words}", float8_linear, FLOAT8 | partial, given, warps
     if eight_bits:
         types = FLOAT8 | {"x": f"*{eight_bits}", "data": f"*{eight_bits}"}
