@@ -33,13 +33,14 @@ class Format:
     options: dict[str, Any] = field(default_factory=dict)
 
 
-def by_command(name: str) -> Callable[[Path, Path], None]:
+def by_command(name: str, **options: Any) -> Callable[[Path, Path], None]:
     """Return what writes with `modulm quantize`."""
 
     def write(source: Path, target: Path) -> None:
         from modulm.cli import main
 
-        if main(["quantize", str(source), str(target), f"--format={name}"]):
+        flags = [f"--{key.replace('_', '-')}={value}" for key, value in options.items()]
+        if main(["quantize", str(source), str(target), f"--format={name}", *flags]):
             raise SystemExit(f"modulm quantize --format={name} failed")
 
     return write
@@ -124,6 +125,10 @@ def _compressed(bits: str, nearest: str, groups: dict[str, Any]) -> Format:
     return Format(bits, "compressed-tensors", by_compressed_tensors(groups), nearest)
 
 
+def _rounded(width: str, nearest: str, name: str, **options: Any) -> Format:
+    return Format(width, "modulm quantize", by_command(name, method="rtn", **options), nearest)
+
+
 def _loading(bits: str, nearest: str, name: str) -> Format:
     return Format(bits, "modulm, while loading", None, nearest, {"quantization": name})
 
@@ -133,8 +138,11 @@ _ROWS_OF_8: dict[str, Any] = {"num_bits": 8, "strategy": "channel"}
 _BLOCKS_OF_8: dict[str, Any] = {"num_bits": 8, "strategy": "block", "block_structure": [128, 128]}
 
 FORMATS = {
-    "GPTQ, groups of 32": Format("4", "modulm quantize", by_command("gptq"), "q4_0"),
-    "AWQ, groups of 32": Format("4", "modulm quantize", by_command("awq"), "q4_1"),
+    "GPTQ, groups of 32": _rounded("4", "q4_0", "gptq", group_size=32),
+    "GPTQ, 2 bits, groups of 32": _rounded("2", "q4_0", "gptq", group_size=32, bits=2),
+    "GPTQ, 3 bits, groups of 32": _rounded("3", "q4_0", "gptq", group_size=32, bits=3),
+    "GPTQ, 8 bits, groups of 32": _rounded("8", "q8_0", "gptq", group_size=32, bits=8),
+    "AWQ, groups of 32": _rounded("4", "q4_1", "awq", group_size=32),
     "compressed-tensors W4A16, groups of 64": _compressed("4", "q4_0", _group(**_IN_GROUPS, group_size=64)),
     "compressed-tensors W4A16, zero points, groups of 32": _compressed(
         "4", "q4_1", _group(**_IN_GROUPS, group_size=32, symmetric=False)
