@@ -10,6 +10,9 @@ from typing import Any
 
 from modulm.interfaces.json_schema import Enforced, JsonObject, is_plain, plain_expression, subschemas
 
+_MOST_PROPERTIES = 2000
+"""Each token looks at all of them, in Python."""
+
 
 def read(text: str) -> Any:
     """Return a schema as the library is to read it. Raises `ValueError` with what would not be enforced."""
@@ -94,6 +97,8 @@ def _object(node: JsonObject) -> str | None:
         return "'additionalProperties' is not enforced without 'properties'" if others is False else None
     if others is not None and others is not False:
         return "'additionalProperties' is not enforced beside 'properties'"
+    if len(named) > _MOST_PROPERTIES:
+        return f"'properties' names {len(named):,} members, and at most {_MOST_PROPERTIES:,} are read"
     for name, each in named.items():
         if not name or not is_plain(name) or isinstance(each, bool):
             return f"the member {name!r:.40} is not enforced"

@@ -43,9 +43,9 @@ class OutlinesBackend(StructuredOutputBackend):
 
     @classmethod
     def supports(cls, params: StructuredOutputsParams) -> Support:
-        """Make the expression, and its states over bytes, which needs no vocabulary."""
+        """Make the expression. Its states, which may take for ever, are for `compile`: that has a deadline."""
         try:
-            _check(outlines_core.Index(_expression(params), _BYTES))
+            _expression(params)
         except ValueError as error:
             return Rejected(_reason(error))
         return Accepted(reported(read(params.text), SYNTAX_ONLY) if params.kind == "json" else "")
@@ -63,7 +63,9 @@ class OutlinesBackend(StructuredOutputBackend):
     def compile(self, params: StructuredOutputsParams) -> CompiledGrammar:
         """See `StructuredOutputBackend`."""
         try:
-            return _Compiled(outlines_core.Index(_expression(params), self._words), self._vocabulary)
+            expression = _expression(params)
+            _check(outlines_core.Index(expression, _BYTES))
+            return _Compiled(outlines_core.Index(expression, self._words), self._vocabulary)
         except ValueError as error:
             raise RequestError(
                 f"structured_outputs.{params.kind} is refused: {_reason(error)}", parameter="structured_outputs"

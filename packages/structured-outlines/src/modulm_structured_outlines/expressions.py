@@ -6,11 +6,14 @@ NUL stands for the end (`backend.py`); it is taken out of every set that says wh
 import re
 
 _PART = re.compile(r"\\[pPdDwWsS]\{[^}]*\}|\\.|\(\?(?:P?<\w+>|.)|\[\^?\]?(?:\[:\^?\w+:\]|\\.|[^\]\\])*\]|.", re.DOTALL)
+_MOST_REPEATS = 512
 _CLASSES = ("\\D", "\\W", "\\S", "\\P", "\\p")
 
 
 def read_expression(text: str) -> str:
     """Return an expression without its anchors and without NUL. Raises `ValueError` with the reason."""
+    if any(int(count) > _MOST_REPEATS for count in re.findall(r"\d+(?=[,\d]*\})", text)):
+        raise ValueError(f"more than {_MOST_REPEATS} repeats are not enforced in time")
     parts = _PART.findall(text.removeprefix("^"))
     if parts and parts[-1] == "$":
         parts.pop()

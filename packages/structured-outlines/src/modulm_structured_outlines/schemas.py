@@ -16,6 +16,9 @@ SYNTAX_ONLY = ("date",)
 """Formats of which days that a month does not have are let through."""
 _LONGEST = 512
 """Of lengths and numbers of items."""
+_MOST_PROPERTIES = 300
+_CHARACTER = r'[^"\\\x00-\x1F\x7F-\x9F]'
+"""Of a JSON string, but for those that are written with a backslash."""
 
 
 def read(text: str) -> Any:
@@ -33,6 +36,10 @@ def expression_of(schema: Any, white_space: str | None) -> str:
         node |= {key: int(node[key]) for key in _COUNTS & node.keys()}  # "2.0" it would leave out
         if "pattern" in node:
             node["pattern"] = f"^{plain_expression(node['pattern'])}$"
+        if node.keys() & _LENGTHS:
+            # With escapes the number of states doubles with every character: each quote may be another beginning.
+            low, high = node.pop("minLength", 0), node.pop("maxLength", "")
+            node["pattern"] = f"^{_CHARACTER}{{{low},{high}}}$"
     text = json.dumps(schema, ensure_ascii=False)
     return build_regex_from_schema(text) if white_space is None else build_regex_from_schema(text, white_space)
 
@@ -58,6 +65,8 @@ def _object(node: JsonObject) -> str | None:
     for name in named or ():
         if not is_plain(name):
             return f"the name {name!r:.40} is not enforced"
+    if len(named or ()) > _MOST_PROPERTIES:
+        return f"'properties' names {len(named or ()):,} members, and at most {_MOST_PROPERTIES:,} are read"
     if named and others is not None and others is not False:
         return "'additionalProperties' is not enforced beside 'properties'"
     if missing := set(node.get("required", ())) - set(named or ()):
@@ -96,7 +105,8 @@ def _string(node: JsonObject) -> str | None:
     return None
 
 
-_COUNTS = frozenset({"minLength", "maxLength", "minItems", "maxItems"})
+_LENGTHS = frozenset({"minLength", "maxLength"})
+_COUNTS = _LENGTHS | {"minItems", "maxItems"}
 _TEXT = frozenset({"minLength", "maxLength", "pattern", "format"})
 _ENFORCED = Enforced(
     by_type={
