@@ -5,7 +5,7 @@ as in a model, so what does not fit the processor's caches comes from memory. to
 dense tensors: it pays for no page table and writes no cache. Times are medians in microseconds per layer.
 
     python benchmarks/kernels_attention.py [--threads 2] [--rounds 15]
-        [--dtypes float32,bfloat16,float16,int8_per_token_head]
+        [--dtypes float32,bfloat16,float16,int8_per_token_head,fp8_e4m3,fp8_e5m2]
 """
 
 import argparse
@@ -72,6 +72,9 @@ class Case:
 
 def random_cache(shape: tuple[int, ...], dtype: str) -> torch.Tensor:
     """Return keys and values of variance 1, of bytes about that: their scales lie behind those of a block and head."""
+    if dtype.startswith("fp8"):
+        kind = torch.float8_e4m3fn if dtype == "fp8_e4m3" else torch.float8_e5m2
+        return torch.randn(shape).to(kind).view(torch.uint8)
     if dtype != "int8_per_token_head":
         return torch.randn(shape).to(getattr(torch, dtype))
     cache = torch.randn(shape).mul(127 / 3).clamp(-127, 127).to(torch.int8)
@@ -96,7 +99,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--dtypes", default="float32,bfloat16,float16,int8_per_token_head")
+    parser.add_argument("--dtypes", default="float32,bfloat16,float16,int8_per_token_head,fp8_e4m3,fp8_e5m2")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     _native.set_num_threads(options.threads)

@@ -9,7 +9,7 @@ llama.cpp runs where `--llama` names its program `llama-perplexity`; it compares
 (2 GB for SmolLM2, in a temporary file).
 
     python benchmarks/quality.py [FILE.gguf|FOLDER] [--llama llama-perplexity] [--precisions fast,exact] [--windows 79]
-        [--kv-cache-dtypes float32,float16,int8_per_token_head]
+        [--kv-cache-dtypes float32,float16,int8_per_token_head,fp8_e4m3,fp8_e5m2]
 """
 
 import argparse

@@ -10,6 +10,9 @@
 // 4], the last tokens of a block that is no multiple of 4 in a shorter column). A byte is from -127 to 127. The scale
 // is infinite, and the bytes 0, where a number was not finite.
 //
+// A cache of 8-bit floats is laid out like one of floats. Each of its heads has a scale for keys and one for values, by
+// which numbers are divided before they are rounded, and which belongs to the call.
+//
 // `attention_plan.hpp` cuts a step into units; each is computed by one thread.
 #pragma once
 
@@ -19,7 +22,7 @@
 
 namespace modulm {
 
-enum class CacheType { float32, bfloat16, float16, int8 };
+enum class CacheType { float32, bfloat16, float16, int8, e4m3, e5m2 };
 
 constexpr int64_t kLargestHead = 512;
 
@@ -48,7 +51,8 @@ struct AttentionCall {
   const float* alibi_slopes;  // [num_heads] or null
   const float *cos, *sin;     // [num_tokens, rope_width] or null: queries and keys are rotated already
   int64_t rope_width;
-  const int64_t* slots;  // [num_tokens], where keys and values of the step go
+  const float *key_scales, *value_scales;  // [num_kv_heads] or null: 1 for all; of caches of 8-bit floats
+  const int64_t* slots;                    // [num_tokens], where keys and values of the step go
   bool exact;            // queries and weights are not rounded
 };
 

@@ -151,8 +151,8 @@ class Foresight {
     const int64_t size = blocks.block_size, row = size * Layout::kBeside * int64_t(sizeof(T));
     const int64_t width = Layout::kBeside == 1 && size % 32 == 0 ? 32 : 16;
     const int64_t rows = call_.head_size / Layout::kBeside + Layout::kHasScales;
-    ahead.lines = row == 32 ? rows / 2 : rows;
-    ahead.step = row == 32 ? 64 : row;
+    ahead.lines = row < 64 ? rows * row / 64 : rows;
+    ahead.step = row < 64 ? 64 : row;
     for (int64_t i = first_of(unit, start, width); i < unit.end && i < start + kTile; i += width) {
       ahead.parts[ahead.count++] = reinterpret_cast<const char*>(blocks.key(unit.blocks[i / size], i % size));
     }

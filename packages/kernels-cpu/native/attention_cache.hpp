@@ -22,7 +22,7 @@ struct Column {
 // Where one layer's blocks are, for one head.
 template <class T>
 struct Blocks {
-  static constexpr bool kHasScales = sizeof(T) == 1;
+  static constexpr bool kHasScales = std::is_same_v<std::remove_const_t<T>, int8_t>;
   static constexpr int kBeside = kHasScales ? kQuad : 1;  // numbers of a key that lie together; values that do
   using Scale = std::conditional_t<std::is_const_v<T>, const float, float>;
 
@@ -78,14 +78,18 @@ inline const float* value_of(const AttentionCall& call, int64_t kv_head, int64_t
   return call.value + token * call.value_token_stride + kv_head * call.value_head_stride;
 }
 
+inline float scale_of(const float* scales, int64_t kv_head) { return scales == nullptr ? 1.0f : scales[kv_head]; }
+
 template <class T>
 void write_token(const AttentionCall& call, const Blocks<T>& blocks, int64_t kv_head, int64_t token, int64_t block,
                  int64_t offset) {
   T *to_key = blocks.key(block, offset), *to_value = blocks.value(block, offset);
+  const auto put = [](float x, float scale, T* to) { narrow(sizeof(T) == 1 ? x / scale : x, to); };
+  const float key_scale = scale_of(call.key_scales, kv_head), value_scale = scale_of(call.value_scales, kv_head);
   rotated(call, key_of(call, kv_head, token), token,
-          [=](int64_t d, float x) { narrow(x, to_key + d * call.block_size); });
+          [=](int64_t d, float x) { put(x, key_scale, to_key + d * call.block_size); });
   const float* value = value_of(call, kv_head, token);
-  for (int64_t d = 0; d < call.head_size; ++d) narrow(value[d], to_value + d);
+  for (int64_t d = 0; d < call.head_size; ++d) put(value[d], value_scale, to_value + d);
 }
 
 // Largest magnitude; infinite where one is not finite.

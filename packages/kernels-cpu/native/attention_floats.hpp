@@ -1,4 +1,5 @@
-// The products with caches of float32 and of 16 bits, which widen here. A few rows at a time stay in registers.
+// The products with caches of float32 and of 16- and 8-bit floats, which widen here. A few rows at a time stay in
+// registers.
 //
 // Included only by files that are compiled once per instruction set.
 #pragma once

@@ -1,5 +1,5 @@
-// The products for many rows with 16-bit caches, where activations may be rounded: a tile of the cache becomes codes of
-// 16 bits, of which one instruction multiplies two to a lane. That is twice what float32 does.
+// The products for many rows with caches of 16- and 8-bit floats, where activations may be rounded: a tile of the cache
+// becomes codes of 16 bits, of which one instruction multiplies two to a lane. That is twice what float32 does.
 //
 // Sums are exact integers of 32 bits. For that, a query's or key's codes are at most 32767 and their norm is at most
 // kMostNorm, as a product of two vectors is at most that of their norms (Cauchy, Schwarz); a value's codes are at most

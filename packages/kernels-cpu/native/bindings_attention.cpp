@@ -57,18 +57,23 @@ const float* per_head(const std::optional<Array>& array, int64_t heads, const ch
   return static_cast<const float*>(array->data());
 }
 
-CacheType cache_type(const nb::dlpack::dtype& type) {
+// `name` tells bytes apart that an array's type does not.
+CacheType cache_type(const nb::dlpack::dtype& type, const std::string& name) {
   using Code = nb::dlpack::dtype_code;
   const bool is_float = type.code == uint8_t(Code::Float);
   if (is_float && type.bits == 32 && type.lanes == 1) return CacheType::float32;
   if (is_float && type.bits == 16 && type.lanes == 1) return CacheType::float16;
   if (type.code == uint8_t(Code::Bfloat) && type.bits == 16 && type.lanes == 1) return CacheType::bfloat16;
-  require(type == nb::dtype<int8_t>(), "attention: the cache must be float32, bfloat16, float16 or int8");
+  if (type == nb::dtype<uint8_t>() && name == "fp8_e4m3") return CacheType::e4m3;
+  if (type == nb::dtype<uint8_t>() && name == "fp8_e5m2") return CacheType::e5m2;
+  require(type == nb::dtype<int8_t>(),
+          "attention: the cache must be float32, bfloat16, float16, int8, or uint8 that cache_type calls fp8_e4m3 or "
+          "fp8_e5m2");
   return CacheType::int8;
 }
 
-void set_cache(AttentionCall& call, const Changed& cache, int64_t block_size) {
-  call.cache_type = cache_type(cache.dtype());
+void set_cache(AttentionCall& call, const Changed& cache, int64_t block_size, const std::string& type_name) {
+  call.cache_type = cache_type(cache.dtype(), type_name);
   require(cache.ndim() == 5 && cache.shape(1) == 2 && int64_t(cache.shape(2)) == call.num_kv_heads &&
               int64_t(cache.shape(3)) == block_size &&
               int64_t(cache.shape(4)) == call.head_size + scale_size(call.cache_type) && is_contiguous(cache),
@@ -96,7 +101,7 @@ void set_rope(AttentionCall& call, const std::optional<Array>& cos, const std::o
 
 // Sets what is read and written, after checking that all of it fits together.
 AttentionCall checked_call(const AttentionPlan& plan, const Array& query, const Array& key, const Array& value,
-                           const Changed& cache, const Changed& out) {
+                           const Changed& cache, const Changed& out, const std::string& type_name) {
   require(query.ndim() == 3 && key.ndim() == 3, "attention: query and key must be [num_tokens, heads, head_size]");
   AttentionCall call{};
   const int64_t tokens = plan.num_tokens();
@@ -125,15 +130,16 @@ AttentionCall checked_call(const AttentionPlan& plan, const Array& query, const 
   call.value_token_stride = value.stride(0);
   call.value_head_stride = value.stride(1);
   call.out = static_cast<float*>(out.data());
-  set_cache(call, cache, plan.block_size());
+  set_cache(call, cache, plan.block_size(), type_name);
   return call;
 }
 
 void forward(AttentionPlan& plan, const Array& query, const Array& key, const Array& value, const Changed& cache,
              const Changed& out, double scale, int64_t window, double soft_cap, const std::optional<Array>& sinks,
              const std::optional<Array>& alibi_slopes, const std::optional<Array>& cos, const std::optional<Array>& sin,
-             bool exact, const std::string& isa_name) {
-  AttentionCall call = checked_call(plan, query, key, value, cache, out);
+             bool exact, const std::string& isa_name, const std::string& type_name,
+             const std::optional<Array>& key_scales, const std::optional<Array>& value_scales) {
+  AttentionCall call = checked_call(plan, query, key, value, cache, out, type_name);
   require(window >= 0 && soft_cap >= 0.0 && std::isfinite(soft_cap) && std::isfinite(scale),
           "attention: window and soft_cap must not be negative (0 is none), and all numbers finite");
   call.scale = float(scale);
@@ -143,6 +149,11 @@ void forward(AttentionPlan& plan, const Array& query, const Array& key, const Ar
   call.sinks = per_head(sinks, call.num_heads, "attention: sinks must be contiguous float32 [num_heads]");
   call.alibi_slopes =
       per_head(alibi_slopes, call.num_heads, "attention: alibi_slopes must be contiguous float32 [num_heads]");
+  constexpr const char* kScales = "attention: scales must be contiguous float32 [num_kv_heads]";
+  call.key_scales = per_head(key_scales, call.num_kv_heads, kScales);
+  call.value_scales = per_head(value_scales, call.num_kv_heads, kScales);
+  require(call.cache_type == CacheType::e4m3 || call.cache_type == CacheType::e5m2 || !(key_scales || value_scales),
+          "attention: only a cache of 8-bit floats has scales of its own");
   set_rope(call, cos, sin, plan.num_tokens());
   const AttentionKernels& kernels = attention(isa_named(isa_name));
   nb::gil_scoped_release release;
@@ -171,7 +182,8 @@ void bind_attention(nb::module_& m) {
       .def("forward", &forward, exact("query"), exact("key"), exact("value"), exact("cache"), exact("out"),
            nb::arg("scale"), nb::arg("window") = 0, nb::arg("soft_cap") = 0.0, exact("sinks") = nb::none(),
            exact("alibi_slopes") = nb::none(), exact("cos") = nb::none(), exact("sin") = nb::none(),
-           nb::arg("exact") = false, nb::arg("isa") = "");
+           nb::arg("exact") = false, nb::arg("isa") = "", nb::arg("cache_type") = "",
+           exact("key_scales") = nb::none(), exact("value_scales") = nb::none());
 }
 
 }  // namespace modulm

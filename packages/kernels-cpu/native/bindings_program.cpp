@@ -148,8 +148,9 @@ class SectionBuilder {
   // `cache` is [num_blocks, 2, num_kv_heads, block_size, head_size], of bytes with head_size + 4; `cache_type` says of
   // what.
   void attention(const Cache& cache, const std::string& cache_type, int64_t num_heads, double scale, int64_t window,
-                 double soft_cap, bool exact, int64_t group, const std::optional<Floats>& sinks, const At& query,
-                 const At& key, const At& value, const At& out, int64_t rope_width, const At& cos, const At& sin) {
+                 double soft_cap, bool exact, int64_t group, const std::optional<Floats>& sinks,
+                 std::vector<float> key_scales, std::vector<float> value_scales, const At& query, const At& key,
+                 const At& value, const At& out, int64_t rope_width, const At& cos, const At& sin) {
     auto op = next<Attention>();
     needs_step_ = true;
     AttentionCall& call = op->call;
@@ -164,6 +165,8 @@ class SectionBuilder {
             "attention: window and soft_cap must not be negative (0 is none), and all numbers finite");
     require(group >= 0 && group < 1024, "attention: there is no such KV group");
     call.num_heads = num_heads;
+    set_scales(call, call.key_scales, op->key_scales = std::move(key_scales));
+    set_scales(call, call.value_scales, op->value_scales = std::move(value_scales));
     call.scale = float(scale);
     call.window = int32_t(std::min<int64_t>(window, INT32_MAX));
     call.soft_cap = float(soft_cap);
@@ -311,14 +314,27 @@ class SectionBuilder {
     if (name == "float32") return CacheType::float32;
     if (name == "bfloat16") return CacheType::bfloat16;
     if (name == "float16") return CacheType::float16;
+    if (name == "fp8_e4m3") return CacheType::e4m3;
+    if (name == "fp8_e5m2") return CacheType::e5m2;
     require(name == "int8_per_token_head",
-            "attention: the cache must be float32, bfloat16, float16 or int8_per_token_head");
+            "attention: the cache must be float32, bfloat16, float16, int8_per_token_head, fp8_e4m3 or fp8_e5m2");
     return CacheType::int8;
+  }
+
+  // `scales` stay where they are as long as the operation.
+  static void set_scales(const AttentionCall& call, const float*& to, const std::vector<float>& scales) {
+    if (scales.empty()) return;
+    require(call.cache_type == CacheType::e4m3 || call.cache_type == CacheType::e5m2,
+            "attention: only a cache of 8-bit floats has scales of its own");
+    require(int64_t(scales.size()) == call.num_kv_heads, "attention: there must be a scale for each head of keys");
+    for (float scale : scales) require(scale > 0.0f && std::isfinite(scale), "attention: scales must be above 0");
+    to = scales.data();
   }
 
   static void set_cache(AttentionCall& call, const Cache& cache, const std::string& name) {
     call.cache_type = cache_type_named(name);
-    const int bits = call.cache_type == CacheType::float32 ? 32 : call.cache_type == CacheType::int8 ? 8 : 16;
+    const bool is_16 = call.cache_type == CacheType::bfloat16 || call.cache_type == CacheType::float16;
+    const int bits = call.cache_type == CacheType::float32 ? 32 : is_16 ? 16 : 8;
     require(cache.dtype().bits == bits && cache.dtype().lanes == 1 && cache.shape(1) == 2,
             "attention: the cache must be [num_blocks, 2, num_kv_heads, block_size, head_size] of its type");
     require_aligned(cache);
@@ -445,8 +461,8 @@ void bind_program(nb::module_& m) {
            named("long_from"), named("dynamic").none(), named("cos"), named("sin"))
       .def("attention", &SectionBuilder::attention, same("cache"), named("cache_type"), named("num_heads"),
            named("scale"), named("window"), named("soft_cap"), named("exact"), named("group"), same("sinks").none(),
-           named("query"), named("key"), named("value"), named("out"), nb::arg("rope_width") = 0,
-           nb::arg("cos") = none, nb::arg("sin") = none)
+           named("key_scales"), named("value_scales"), named("query"), named("key"), named("value"), named("out"),
+           nb::arg("rope_width") = 0, nb::arg("cos") = none, nb::arg("sin") = none)
       .def("sparse_moe", &SectionBuilder::sparse_moe, named("router"), named("gate_up"), named("down"), named("top_k"),
            named("function"), named("normalised"), named("x"), named("out"))
       .def("lm_head", &SectionBuilder::lm_head, named("parts"), named("divisor"), named("soft_cap"), named("x"));

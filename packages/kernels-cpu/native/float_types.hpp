@@ -57,5 +57,38 @@ namespace {
   return uint16_t(sign | ((magnitude + 0xfffu + ((magnitude >> 13) & 1u) - (uint32_t(127 - 15) << 23)) >> 13));
 }
 
+// 8-bit floats of four exponent bits become binary16 by a shift that leaves the exponent's offset: a factor of 2^8, which
+// is in no number but in `kUnit` of storage.hpp. All ones are no number, and become none.
+[[maybe_unused]] inline uint16_t e4m3_to_f16_bits(uint8_t code) {
+  const uint32_t magnitude = code & 0x7fu;
+  return uint16_t((code & 0x80u) << 8 | (magnitude == 0x7fu ? 0x7fffu : magnitude << 7));
+}
+
+// To nearest even, at most 448; NaN stays NaN.
+[[maybe_unused]] inline uint8_t to_e4m3(float value) {
+  const uint32_t bits = __builtin_bit_cast(uint32_t, value), magnitude = bits & 0x7fffffffu;
+  const uint8_t sign = uint8_t((bits >> 24) & 0x80u);
+  if (magnitude > 0x7f800000u) return uint8_t(sign | 0x7fu);
+  if (magnitude >= 0x43e00000u) return uint8_t(sign | 0x7eu);  // 448 and more
+  if (magnitude < 0x3c800000u) {                               // below 2^-6: a multiple of 2^-9, which is 2^14's unit
+    const float shifted = __builtin_bit_cast(float, magnitude) + 16384.0f;
+    return uint8_t(sign | (__builtin_bit_cast(uint32_t, shifted) - 0x46800000u));
+  }
+  return uint8_t(sign | ((magnitude + 0x7ffffu + ((magnitude >> 20) & 1u) - (uint32_t(127 - 7) << 23)) >> 20));
+}
+
+// The same with five exponent bits, the upper half of binary16: at most 57344.
+[[maybe_unused]] inline uint8_t to_e5m2(float value) {
+  const uint32_t bits = __builtin_bit_cast(uint32_t, value), magnitude = bits & 0x7fffffffu;
+  const uint8_t sign = uint8_t((bits >> 24) & 0x80u);
+  if (magnitude > 0x7f800000u) return uint8_t(sign | 0x7fu);
+  if (magnitude >= 0x47600000u) return uint8_t(sign | 0x7bu);
+  if (magnitude < 0x38800000u) {  // below 2^-14: a multiple of 2^-16, which is 2^7's unit
+    const float shifted = __builtin_bit_cast(float, magnitude) + 128.0f;
+    return uint8_t(sign | (__builtin_bit_cast(uint32_t, shifted) - 0x43000000u));
+  }
+  return uint8_t(sign | ((magnitude + 0xfffffu + ((magnitude >> 21) & 1u) - (uint32_t(127 - 15) << 23)) >> 21));
+}
+
 }  // namespace
 }  // namespace modulm

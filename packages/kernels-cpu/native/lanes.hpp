@@ -28,6 +28,18 @@ inline Vec load(const Brain* p) {
   const __m256i bits = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
   return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));
 }
+inline Vec load(const E5M2* p) {
+  const __m256i codes = _mm256_cvtepu8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+  return _mm512_cvtph_ps(_mm256_slli_epi16(codes, 8));
+}
+// See `e4m3_to_f16_bits`; the sign, which fills the upper bits, is shifted into two.
+inline Vec load(const E4M3* p) {
+  const __m256i ones = _mm256_set1_epi16(0x7f);
+  const __m256i codes = _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+  const __m256i none = _mm256_cmpeq_epi16(_mm256_and_si256(codes, ones), ones);
+  const __m256i halves = _mm256_and_si256(_mm256_slli_epi16(codes, 7), _mm256_set1_epi16(int16_t(0xbfff)));
+  return _mm512_cvtph_ps(_mm256_or_si256(halves, none));
+}
 inline void store(float* p, Vec x) { _mm512_storeu_ps(p, x); }
 inline Vec all(float x) { return _mm512_set1_ps(x); }
 inline Vec fma(Vec a, Vec b, Vec c) { return _mm512_fmadd_ps(a, b, c); }
@@ -57,6 +69,16 @@ inline Vec load(const Half* p) { return _mm256_cvtph_ps(_mm_loadu_si128(reinterp
 inline Vec load(const Brain* p) {
   const __m128i bits = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
   return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16));
+}
+inline Vec load(const E5M2* p) {
+  return _mm256_cvtph_ps(_mm_unpacklo_epi8(_mm_setzero_si128(), _mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
+}
+inline Vec load(const E4M3* p) {
+  const __m128i ones = _mm_set1_epi16(0x7f);
+  const __m128i codes = _mm_cvtepi8_epi16(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
+  const __m128i none = _mm_cmpeq_epi16(_mm_and_si128(codes, ones), ones);
+  const __m128i halves = _mm_and_si128(_mm_slli_epi16(codes, 7), _mm_set1_epi16(int16_t(0xbfff)));
+  return _mm256_cvtph_ps(_mm_or_si128(halves, none));
 }
 inline void store(float* p, Vec x) { _mm256_storeu_ps(p, x); }
 inline Vec all(float x) { return _mm256_set1_ps(x); }
@@ -110,6 +132,8 @@ inline Vec load(const Half* p) { return Vec{widen(p[0]), widen(p[1]), widen(p[2]
 inline Vec load(const Brain* p) { return Vec{widen(p[0]), widen(p[1]), widen(p[2]), widen(p[3])}; }
 inline Vec fma(Vec a, Vec b, Vec c) { return a * b + c; }
 #endif
+inline Vec load(const E5M2* p) { return Vec{widen(p[0]), widen(p[1]), widen(p[2]), widen(p[3])}; }
+inline Vec load(const E4M3* p) { return Vec{widen(p[0]), widen(p[1]), widen(p[2]), widen(p[3])}; }
 inline Vec larger(Vec a, Vec b) { return a > b ? a : b; }
 inline Vec smaller(Vec a, Vec b) { return a < b ? a : b; }
 inline Vec square_root(Vec x) { return Vec{sqrtf(x[0]), sqrtf(x[1]), sqrtf(x[2]), sqrtf(x[3])}; }

@@ -91,7 +91,8 @@ struct RotaryTables : Operation {
 // `call` is complete but for what changes from step to step.
 struct Attention : Operation {
   AttentionCall call;
-  std::vector<float> sinks;  // of each head, or empty
+  std::vector<float> sinks;                     // of each head, or empty
+  std::vector<float> key_scales, value_scales;  // the same, what the call points to
   int64_t num_blocks;
   size_t group;  // of the KV cache
   Place query, key, value, out;

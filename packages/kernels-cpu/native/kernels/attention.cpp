@@ -14,6 +14,11 @@ int64_t scratch_size(int64_t head_size, int64_t rows) { return Room(nullptr, hea
 
 int64_t partial_size(int64_t head_size) { return head_size + 2; }
 
+// What 1 stands for in the numbers that are read of a head's keys or values.
+float unit_of(const AttentionCall& call, const float* scales, int64_t kv_head) {
+  return scale_of(scales, kv_head) * (call.cache_type == CacheType::e4m3 ? kUnit<E4M3> : 1.0f);
+}
+
 template <class Products>
 class Attend {
  public:
@@ -46,7 +51,8 @@ class Attend {
  private:
   // Queries are rotated and scaled, sums begin at zero.
   void prepare() {
-    const float scale = call_.scale * (call_.soft_cap != 0.0f ? 1.0f / call_.soft_cap : kLog2e);
+    const float scale = call_.scale * (call_.soft_cap != 0.0f ? 1.0f / call_.soft_cap : kLog2e) *
+                        unit_of(call_, call_.key_scales, first_head_ / group_);
     float* const whole = room_.row;
     for (int64_t d = call_.head_size; d < room_.width; ++d) whole[d] = 0.0f;
     for (int64_t i = 0; i < num_panels(room_.rows); ++i) {
@@ -160,7 +166,7 @@ void finish(const AttentionCall& call, const AttentionUnit& unit, int64_t kv_hea
     float factor;
     const float total = with_sink(call, kv_head * group + row % group, room.largest[row], room.totals[row], &factor);
     float* out = out_row(call, unit, kv_head, row);
-    factor /= total;
+    factor = factor * unit_of(call, call.value_scales, kv_head) / total;
     for (int64_t d = 0; d < call.head_size; ++d) out[d] = room.sums[row * room.width + d] * factor;
   }
 }
@@ -187,7 +193,7 @@ void attend_in(const AttentionCall& call, const AttentionUnit& unit, int64_t kv_
 }
 
 template <class T>
-void attend_in_16_bits(const AttentionCall& call, const AttentionUnit& unit, int64_t kv_head,
+void attend_in_few_bits(const AttentionCall& call, const AttentionUnit& unit, int64_t kv_head,
                        const AttentionAround& around, float* scratch, float* partial) {
   const bool has_many = unit.num_tokens * (call.num_heads / call.num_kv_heads) >= kManyRows;
   if (kWordsPay && has_many && !call.exact) {
@@ -200,9 +206,11 @@ void attend(const AttentionCall& call, const AttentionUnit& unit, int64_t kv_hea
             float* scratch, float* partial) {
   switch (call.cache_type) {
     case CacheType::float32: return attend_in<FloatProducts<float>>(call, unit, kv_head, around, scratch, partial);
-    case CacheType::bfloat16: return attend_in_16_bits<Brain>(call, unit, kv_head, around, scratch, partial);
-    case CacheType::float16: return attend_in_16_bits<Half>(call, unit, kv_head, around, scratch, partial);
+    case CacheType::bfloat16: return attend_in_few_bits<Brain>(call, unit, kv_head, around, scratch, partial);
+    case CacheType::float16: return attend_in_few_bits<Half>(call, unit, kv_head, around, scratch, partial);
     case CacheType::int8: return attend_in<ByteProducts>(call, unit, kv_head, around, scratch, partial);
+    case CacheType::e4m3: return attend_in_few_bits<E4M3>(call, unit, kv_head, around, scratch, partial);
+    case CacheType::e5m2: return attend_in_few_bits<E5M2>(call, unit, kv_head, around, scratch, partial);
   }
 }
 
@@ -224,7 +232,7 @@ void join(const AttentionCall& call, const AttentionUnit& unit, int64_t kv_head,
       for (int64_t d = 0; d < size; ++d) out[d] += here[d] * share;
     }
     total = with_sink(call, kv_head * group + row % group, largest, total, &factor);
-    factor /= total;
+    factor = factor * unit_of(call, call.value_scales, kv_head) / total;
     for (int64_t d = 0; d < size; ++d) out[d] *= factor;
   }
 }
@@ -235,6 +243,8 @@ void write_all(const AttentionCall& call, int64_t kv_head, int64_t begin, int64_
     case CacheType::bfloat16: return write<Brain>(call, kv_head, begin, end);
     case CacheType::float16: return write<Half>(call, kv_head, begin, end);
     case CacheType::int8: return write<int8_t>(call, kv_head, begin, end);
+    case CacheType::e4m3: return write<E4M3>(call, kv_head, begin, end);
+    case CacheType::e5m2: return write<E5M2>(call, kv_head, begin, end);
   }
 }
 

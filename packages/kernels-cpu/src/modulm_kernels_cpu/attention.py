@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from modulm_kernels_cpu._native import AttentionPlan
 
 _DTYPES = ("float32", "bfloat16", "float16")
+_FLOAT8 = ("fp8_e4m3", "fp8_e5m2")
 _INT8 = "int8_per_token_head"
 _SCALE_SIZE = 4
 """Bytes beside each token's key and value of a head: one float32."""
@@ -25,7 +26,7 @@ _LARGEST_HEAD = 512
 
 
 class CPUAttention(AttentionBackend):
-    """Serves head sizes that are multiples of 8, caches of float32, 16 bits and signed bytes, every block size.
+    """Serves head sizes that are multiples of 8, caches of floats of 32, 16 and 8 bits and of bytes, every block size.
 
     The cache is [num_blocks, 2, num_kv_heads, block_size, head_size]; what is under index 0, the keys, is in truth
     [head_size, block_size] for each block and head. For bytes the last dimension is head_size + 4, and scales lie
@@ -43,7 +44,7 @@ class CPUAttention(AttentionBackend):
             return Rejected(f"head size {spec.head_size} is not a multiple of 8 from 8 to {_LARGEST_HEAD}")
         for what, dtype, known in (
             ("dtype", spec.dtype, _DTYPES),
-            ("KV cache dtype", spec.kv_cache_dtype, (*_DTYPES, _INT8)),
+            ("KV cache dtype", spec.kv_cache_dtype, (*_DTYPES, *_FLOAT8, _INT8)),
         ):
             if dtype not in known:
                 return Rejected(f"{what} {dtype!r} is none of {', '.join(known)}")
@@ -65,7 +66,7 @@ class CPUAttention(AttentionBackend):
     def preferred_kv_cache_dtype(cls, spec: AttentionSpec) -> str:
         """16 bits: decoding reads the whole cache, and weights are rounded more coarsely than to 11 bits.
 
-        Not bytes: they raise the perplexity of SmolLM2-135M by 0.15 %, which is left to the user.
+        Not 8: bytes raise the perplexity of SmolLM2-135M by 0.15 %, which is left to the user.
         """
         return "float16" if spec.dtype == "float32" else spec.dtype
 
@@ -100,6 +101,8 @@ class CPUAttention(AttentionBackend):
         # DLPack capsules made this way cost a fifth of what the protocol's method costs.
         capsule = torch._C._to_dlpack
         out = torch.empty(query.shape, dtype=torch.float32)
+        scales = () if spec.kv_scales is None else (spec.kv_scales.key, spec.kv_scales.value)
+        key_scales, value_scales = (np.array(one, np.float32) for one in scales) if scales else (None, None)
         plan.forward(
             capsule(_wide(query)),
             capsule(_wide(key)),
@@ -112,6 +115,9 @@ class CPUAttention(AttentionBackend):
             None if sinks is None else capsule(sinks.float().contiguous()),
             None if alibi_slopes is None else capsule(alibi_slopes.float().contiguous()),
             exact=spec.exact,
+            cache_type=spec.kv_cache_dtype,
+            key_scales=key_scales,
+            value_scales=value_scales,
         )
         return out if query.dtype == torch.float32 else out.to(query.dtype)
 

@@ -154,6 +154,8 @@ class NativeProgram:
             spec.exact,
             self._groups[op.layer],
             self._bias(op.sinks),
+            () if spec.kv_scales is None else spec.kv_scales.key,
+            () if spec.kv_scales is None else spec.kv_scales.value,
             query,
             key,
             value,

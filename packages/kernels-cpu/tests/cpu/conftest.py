@@ -16,6 +16,7 @@ import torch
 
 from modulm.config import ModelConfig
 from modulm.interfaces.attention import BatchLayout
+from modulm.interfaces.kv_cache import KV_CACHE_DTYPES, KVScales
 from modulm.interfaces.quantization import Dense
 from modulm.models.index import ARCHITECTURES
 from modulm.nn import Attention
@@ -30,7 +31,6 @@ from modulm_kernels_cpu.program import NativeProgram
 sys.path.insert(0, str(Path(__file__).parent))  # so that tests import what they share from this folder
 
 CPU = torch.device("cpu")
-BYTES = "int8_per_token_head"
 HF = {
     "vocab_size": 211, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 4, "num_attention_heads": 4,
     "num_key_value_heads": 2, "max_position_embeddings": 64,
@@ -84,8 +84,17 @@ def recorded(architecture, *, pack=dense, dtype="float32", cache_dtype="float32"
         if hasattr(child, "load"):
             child.load(name, source)
         if isinstance(child, Attention):
-            child.spec = replace(child.spec, kv_cache_dtype=cache_dtype, exact=exact)
+            spec = replace(child.spec, kv_cache_dtype=cache_dtype, exact=exact)
+            child.spec = replace(spec, kv_scales=scales_of(spec))
     return trace(model)
+
+
+def scales_of(spec):
+    """Return unlike scales for the heads of a cache that has such."""
+    if not KV_CACHE_DTYPES[spec.kv_cache_dtype].has_scales:
+        return None
+    heads = range(1, spec.num_kv_heads + 1)
+    return KVScales(key=tuple(0.011 * n for n in heads), value=tuple(0.03 / n for n in heads))
 
 
 @dataclass
@@ -103,13 +112,13 @@ def prompt(length, seed=None):
 
 
 def poison(dtype):
-    """Four bytes of -1 are a float32 that is no number."""
-    return -1 if dtype == torch.int8 else torch.nan
+    """Four bytes of ones are a float32 that is no number, and each of them is none as an 8-bit float."""
+    return {torch.int8: -1, torch.uint8: 255}.get(dtype, torch.nan)
 
 
 def poisoned(backend, num_blocks, block, spec, dtype):
     shape = backend.kv_cache_shape(num_blocks, block, spec.num_kv_heads, spec.head_size, dtype)
-    dtype = getattr(torch, dtype.replace(BYTES, "int8"))
+    dtype = getattr(torch, KV_CACHE_DTYPES[dtype].tensor)
     return torch.full(shape, poison(dtype), dtype=dtype)
 
 
@@ -119,8 +128,6 @@ def to_host(tensor):
 
 class Engine:
     """What the worker does, at its smallest. One KV group for each kind of window.
-
-    The interpreter's cache is float32 where the native one has scales.
 
     `change` makes another graph of the native program's, to see that the comparison notices. What is not `compared` is
     not interpreted.
@@ -135,7 +142,7 @@ class Engine:
         self.groups = {name: self.windows.index(spec.sliding_window) for name, spec in self.layers.items()}
         self.backend = TorchAttention()
         self.caches = {
-            name: poisoned(TorchAttention, num_blocks, block, spec, spec.kv_cache_dtype.replace(BYTES, "float32"))
+            name: poisoned(TorchAttention, num_blocks, block, spec, spec.kv_cache_dtype)
             for name, spec in self.layers.items()
         }
         self.native_caches = {

@@ -1,7 +1,7 @@
 """Native attention against dense attention in float64, on every instruction set that runs here.
 
 The cache holds NaN wherever nothing was written that the step may see, one of bytes in its scales; outputs begin as
-NaN.
+NaN. A cache of 8-bit floats has scales by head, by which the largest numbers are cut off.
 """
 
 import itertools
@@ -18,7 +18,8 @@ from modulm_kernels_cpu import _native
 from modulm_kernels_cpu.attention import CPUAttention
 
 ISAS = [name for name in ("generic", "avx2", "avxvnni", "avx512", "neon") if _native.can_run(name)]
-DTYPES = [torch.float32, torch.float16, torch.int8]
+FLOAT8 = {torch.float8_e4m3fn: "fp8_e4m3", torch.float8_e5m2: "fp8_e5m2"}
+DTYPES = [torch.float32, torch.float16, torch.float8_e4m3fn, torch.int8]
 OPTIONS = {
     "plain": {},
     "window of one": {"window": 1},
@@ -49,10 +50,12 @@ class Case:
         self.window, self.soft_cap, self.scale = window, soft_cap, float(size**-0.5 * rng.uniform(0.8, 2.0))
         self.sinks = rng.normal(size=heads[0]).astype(np.float32) if sinks else None
         self.slopes = rng.uniform(0.05, 0.5, heads[0]).astype(np.float32) if alibi else None
+        self.scales = [rng.uniform(*(1e-3, 0.02) if dtype in FLOAT8 else (1, 1), (heads[1], 1)) for _ in range(2)]
+        self.scales = [one.astype(np.float32) * (2e-3 if dtype == torch.float8_e5m2 else 1) for one in self.scales]
         self.query = [rng.normal(size=(length, heads[0], size)).astype(np.float32) for length, _ in work]
         self.key, self.value = (
-            [self.rounded(rng.normal(size=(length, heads[1], size)).astype(np.float32)) for length, _ in work]
-            for _ in range(2)
+            [self.rounded(rng.normal(size=(length, heads[1], size)).astype(np.float32), part) for length, _ in work]
+            for part in range(2)
         )
         self.counts = [-(-length // block) for length, _ in work]
         blocks = list(rng.permutation(np.arange(1, 4 + sum(self.counts))))
@@ -60,6 +63,7 @@ class Case:
             self.cache = torch.from_numpy(byte_cache.empty(1 + len(blocks), heads[1], block, size))
         else:
             self.cache = torch.full((1 + len(blocks), 2, heads[1], block, size), torch.nan, dtype=dtype)
+            self.cache = self.cache.view(torch.uint8) if dtype in FLOAT8 else self.cache
         self.table = np.zeros((len(work), max(self.counts) + 2), np.int32)
         for row, count, (length, new) in zip(self.table, self.counts, work, strict=True):
             row[:count] = [blocks.pop() for _ in range(count)]
@@ -67,10 +71,18 @@ class Case:
                 row[: max(0, length - new - window + 1) // block] = rng.choice([0, blocks[0]])
         self.spare = blocks
 
-    def rounded(self, array):
+    def rounded(self, array, part):
         if self.dtype == torch.int8:
             return byte_cache.rounded(array)
-        return torch.from_numpy(array).to(self.dtype).float().numpy()
+        return self.stored(array, part).view(self.dtype).float().numpy() * self.scales[part]
+
+    def stored(self, array, part):
+        """Return [..., heads, size] as the cache holds it."""
+        codes = torch.from_numpy(array / self.scales[part])
+        if self.dtype not in FLOAT8:
+            return codes.to(self.dtype)
+        largest = torch.finfo(self.dtype).max
+        return codes.clamp(-largest, largest).to(self.dtype).view(torch.uint8)
 
     def slot(self, sequence, position):
         return int(self.table[sequence, position // self.block]) * self.block + position % self.block
@@ -87,8 +99,8 @@ class Case:
         if self.dtype == torch.int8:
             byte_cache.put(self.cache.numpy(), block, offset, key, value)
         else:
-            self.keys()[block, :, offset] = torch.from_numpy(key).to(self.dtype)
-            self.cache[block, 1, :, offset] = torch.from_numpy(value).to(self.dtype)
+            self.keys()[block, :, offset] = self.stored(key, 0)
+            self.cache[block, 1, :, offset] = self.stored(value, 1)
 
     def contents(self):
         """Copies of keys, values and, where there are any, scales: [num_blocks, heads, block] come first."""
@@ -122,7 +134,9 @@ class Case:
         plan = CPUAttention().plan(self.layout(), torch.device("cpu"))
         capsule = torch.utils.dlpack.to_dlpack(self.cache)
         options = (self.scale, self.window, self.soft_cap, self.sinks, self.slopes, *rope, self.exact, isa)
-        plan.forward(query, key, value, capsule, out, *options)
+        named = dict(zip(("key_scales", "value_scales"), (one[:, 0].copy() for one in self.scales), strict=True))
+        named = {"cache_type": FLOAT8[self.dtype], **named} if self.dtype in FLOAT8 else {}
+        plan.forward(query, key, value, capsule, out, *options, **named)
         return out
 
     def oracle(self):
@@ -147,7 +161,7 @@ class Case:
 
 
 def tolerance(case):
-    """Beside bytes, queries and weights are of 16 bits. Prefill in caches of 16 bits rounds to 12 unless exact."""
+    """Beside bytes, queries and weights are of 16 bits. Prefill beside narrow floats rounds to 12 unless exact."""
     rounds = case.dtype == torch.int8 or (case.dtype != torch.float32 and not case.exact)
     return (5e-4 if case.dtype == torch.int8 else 1e-3) if rounds else 2e-5
 
@@ -175,7 +189,8 @@ def test_all_shapes(heads, size, block, dtype, isa):
 
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize(
-    ("dtype", "exact"), [*itertools.product([torch.bfloat16, torch.float16], [False, True]), (torch.int8, False)]
+    ("dtype", "exact"),
+    [*itertools.product([torch.bfloat16, torch.float16, *FLOAT8], [False, True]), (torch.int8, False)],
 )
 @pytest.mark.parametrize("block", [3, 16])
 @pytest.mark.parametrize("heads", [(9, 3), (4, 4), (14, 2)])
@@ -201,7 +216,7 @@ def test_random_batches(data):
         heads=data.draw(st.sampled_from([(9, 3), (4, 4), (8, 1), (10, 2)])),
         size=data.draw(st.sampled_from([8, 16, 24, 64])),
         block=data.draw(st.sampled_from([1, 3, 8, 16, 32])),
-        dtype=data.draw(st.sampled_from([torch.float32, torch.bfloat16, torch.float16, torch.int8])),
+        dtype=data.draw(st.sampled_from([torch.float32, torch.bfloat16, torch.float16, *FLOAT8, torch.int8])),
         window=data.draw(st.sampled_from([0, 0, 1, 5, 64, 150])),
         soft_cap=data.draw(st.sampled_from([0.0, 3.0])),
         sinks=data.draw(st.booleans()),
@@ -214,7 +229,7 @@ def test_random_batches(data):
 
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("block", [3, 16])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.int8])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, *FLOAT8, torch.int8])
 def test_writes_only_this_steps_slots(dtype, block, isa):
     case = Case(SEQUENCES["mixed"], dtype=dtype, block=block)
     case.fill()
@@ -228,24 +243,54 @@ def test_writes_only_this_steps_slots(dtype, block, isa):
 
 
 @pytest.mark.parametrize("isa", ISAS)
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, *FLOAT8])
 def test_narrows_as_torch_does(dtype, isa):
-    """Numbers of every size: ties, subnormals, what overflows, infinities."""
+    """Numbers of every size: ties, subnormals, what overflows, infinities; 8 bits are saturated."""
     rng = np.random.default_rng(3)
     numbers = np.concatenate([
         rng.normal(size=4000) * 2.0 ** rng.integers(-30, 20, 4000),
         [0.0, -0.0, 65519.0, 65520.0, 65504.0, 3.4e38, np.inf, -np.inf, 2.0**-24, 2.0**-25, 3 * 2.0**-25, 1e-40],
         1.0 + np.arange(64) * 2.0**-12,
+        *(np.arange(33) * 2.0**power for power in (-20, -13, -4, 0, 9, 12)),
+        [np.nan],
     ]).astype(np.float32)  # fmt: skip
     count = len(numbers) // 8
     numbers = numbers[: count * 8].reshape(count, 1, 8)
     case = Case([(count, count)], heads=(1, 1), size=8, dtype=dtype)
     case.key = case.value = [numbers]
+    case.scales = [np.ones((1, 1), np.float32)] * 2
     case.run(isa)
     slots = case.layout().slot_mapping
-    expected = torch.from_numpy(numbers[:, 0]).to(dtype).float()
+    expected = case.stored(numbers[:, 0], 0).view(dtype).float()
     for found in (case.keys()[:, 0].reshape(-1, 8)[slots], case.cache[:, 1, 0].reshape(-1, 8)[slots]):
-        np.testing.assert_array_equal(found.float(), expected)
+        np.testing.assert_array_equal(found.view(dtype).float(), expected)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("dtype", FLOAT8)
+@pytest.mark.parametrize("count", [1, 40])
+def test_reads_every_float_of_8_bits(count, dtype, isa):
+    """One position alone has all the weight, so that its value is the result: each code, in heads of 256 numbers."""
+    case = Case([(count, count)], heads=(1, 1), size=256, dtype=dtype, window=1, exact=True)
+    codes = torch.arange(256, dtype=torch.uint8).view(dtype).float()
+    codes[~codes.isfinite()] = 0.0
+    numbers = np.stack([np.roll(codes.numpy(), i) for i in range(count)])[:, None]
+    case.value, case.scales = [numbers], [np.ones((1, 1), np.float32)] * 2
+    np.testing.assert_array_equal(case.run(isa), numbers)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("dtype", FLOAT8)
+@pytest.mark.parametrize("count", [1, 40])
+def test_what_is_not_a_number_is_seen_in_a_cache_of_8_bits(count, dtype, isa):
+    """Of an earlier token: keys that are none spoil all that sees them, values their own column."""
+    case = Case([(90, count)], heads=(3, 1), size=64, dtype=dtype)
+    case.value[0][3, 0, 5] = np.nan
+    out = case.run(isa)
+    assert np.isnan(out[:, :, 5]).all()
+    case = Case([(90, count)], heads=(3, 1), size=64, dtype=dtype)
+    case.key[0][3, 0, 5] = np.nan
+    assert np.isnan(case.run(isa)).all()
 
 
 @pytest.mark.parametrize("isa", ISAS)

@@ -95,6 +95,29 @@ def test_refuses_blocks_that_the_cache_does_not_have(where, block):
     assert (call["out"] == 7.0).all() and (call["cache"] == 0.0).all()
 
 
+BYTES = np.zeros((BLOCKS, 2, KV_HEADS, BLOCK, SIZE), np.uint8)
+SCALES = np.ones(KV_HEADS, np.float32)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"cache": BYTES}, "cache_type"),
+        ({"cache": BYTES, "cache_type": "nvfp4"}, "cache_type"),
+        ({"cache": BYTES, "cache_type": "fp8_e4m3", "key_scales": np.ones(3, np.float32)}, "scales"),
+        ({"cache": BYTES, "cache_type": "fp8_e4m3", "value_scales": np.ones(KV_HEADS)}, "scales"),
+        ({"cache": BYTES[..., :4].copy(), "cache_type": "fp8_e5m2"}, "contiguous"),
+        ({"key_scales": SCALES}, "only a cache of 8-bit floats"),
+    ],
+)
+def test_refuses_bytes_without_a_type_and_scales_that_do_not_fit(changes, message):
+    plan = _native.AttentionPlan(**plan_arguments())
+    with pytest.raises(ValueError, match=message):
+        plan.forward(**call_arguments(**changes))
+    fine = {"cache": BYTES.copy(), "cache_type": "fp8_e4m3", "key_scales": SCALES, "value_scales": SCALES}
+    plan.forward(**call_arguments(**fine))
+
+
 def test_does_not_look_at_table_entries_that_nobody_sees():
     arguments = plan_arguments()
     arguments["block_table"][0, 0] = arguments["block_table"][1, 1] = 1 << 30
@@ -213,6 +236,7 @@ SPEC = {"num_heads": 9, "num_kv_heads": 3, "head_size": 64, "scale": 0.125}
         ({"head_size": 0}, "head size 0"),
         ({"dtype": "float64"}, "float64"),
         ({"kv_cache_dtype": "int8"}, "int8"),
+        ({"kv_cache_dtype": "nvfp4"}, "nvfp4"),
     ],
 )
 def test_says_what_it_does_not_serve(changes, reason):
@@ -222,7 +246,8 @@ def test_says_what_it_does_not_serve(changes, reason):
 
 @pytest.mark.parametrize(
     ("dtype", "cache_dtype"),
-    [(dtype, dtype) for dtype in ("float32", "bfloat16", "float16")] + [("float32", "int8_per_token_head")],
+    [(dtype, dtype) for dtype in ("float32", "bfloat16", "float16")]
+    + [("float32", cache) for cache in ("int8_per_token_head", "fp8_e4m3", "fp8_e5m2")],
 )
 def test_says_what_it_serves(dtype, cache_dtype):
     answer = CPUAttention.supports(AttentionSpec(**SPEC, dtype=dtype, kv_cache_dtype=cache_dtype))
