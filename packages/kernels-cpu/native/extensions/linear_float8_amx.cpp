@@ -9,9 +9,9 @@ namespace modulm::MODULM_ISA {
 namespace {
 
 constexpr int64_t kGroup = 2 * kTokens;
-constexpr int64_t kMostOfPanel = 16 * kGroup; // tokens whose sums of one panel lie on the stack
-constexpr int64_t kManyWords = 512;           // widened for many tokens: they stay in the L2 cache, and sums seldom leave
-constexpr int64_t kFewWords = 64;             // widened for one group: they stay in the L1 cache
+constexpr int64_t kMostOfPanel = 16 * kGroup;  // tokens for which a panel is widened once
+constexpr int64_t kManyWords = 1024;           // widened for many tokens: they stay in the L2 cache, and sums seldom leave
+constexpr int64_t kFewWords = 64;              // widened for one group: they stay in the L1 cache
 
 inline void load_sums(const float* from, bool both) {
   _tile_loadd(0, from, kPanel * 4);
@@ -48,32 +48,43 @@ void add_span(const uint8_t* weights, const Activations& x, const Span& span, in
   store_sums(sums, both);
 }
 
+// What a thread works in: too much for small stacks.
+struct alignas(64) Room {
+  uint8_t words[kManyWords * kWordBytes];
+  float sums[kMostOfPanel * kPanel], totals[kMostOfPanel * kPanel];
+};
+
 template <Element element>
 void multiply(const DensePanels& stored, const Activations& x, const Output& out, int64_t begin, int64_t end,
               int64_t first, int64_t last) {
-  alignas(64) uint8_t words[kManyWords * kWordBytes];
-  alignas(64) float sums[kMostOfPanel * kPanel], totals[kMostOfPanel * kPanel], scales[kPanel];
+  thread_local Room room;
+  alignas(64) float scales[kPanel];
   const Widener<element> widen(stored);
   const DensePanels weight = with_scales_of_sums(stored);
-  const int64_t block = weight.scales.inputs / 2, most = last - first > kGroup ? kManyWords : kFewWords;
+  const int64_t columns = weight.scales.columns, block = weight.scales.inputs / 2;
+  const int64_t most = last - first > kGroup ? kManyWords : kFewWords;
   const Tiles tiles(shapes_for(last - first));
   for (int64_t panel = begin; panel < end; ++panel) {
     for (int64_t word = 0; word < x.words();) {
-      const Span span(word, weight.scales.columns, block, x, most);
+      const Span span(word, columns, block, x, most);
       const int64_t count = span.end - word, rest = (kWords - count % kWords) % kWords;
-      widen(panel, word, count, words);
-      __builtin_memset(words + count * kWordBytes, 0, size_t(rest * kWordBytes));
+      widen(panel, word, count, room.words);
+      __builtin_memset(room.words + count * kWordBytes, 0, size_t(rest * kWordBytes));
       written();
       if (span.ends_block) fill_scales(weight, panel, span.column, 1.0f, scales);
       for (int64_t token = first; token < last; token += kGroup) {
         const int64_t tokens = std::min(last - token, kGroup), at = (token - first) * kPanel;
-        add_span(words, x, span, token, tokens, sums + at);
-        if (span.ends_block) add_scaled(sums + at, scales, tokens, span.column == 0, totals + at);
+        // What outlives neither the span nor the block lies where the last group's did, in the L1 cache.
+        float* sums = room.sums + (span.begins_block && span.ends_block ? 0 : at);
+        float* totals = columns == 1 ? sums : room.totals + at;
+        add_span(room.words, x, span, token, tokens, sums);
+        if (span.ends_block) add_scaled(sums, scales, tokens, span.column == 0, totals);
+        if (span.end < x.words()) continue;
+        mark_nan_rows(weight, panel, tokens, totals);
+        store_panel(totals, panel, token, token + tokens, out);
       }
       word = span.end;
     }
-    mark_nan_rows(weight, panel, last - first, totals);
-    store_panel(totals, panel, first, last, out);
   }
 }
 

@@ -55,7 +55,8 @@ def assert_close(got, x, weight):
         matrix *= scales.repeat_interleave(high, 0)[: len(matrix)].repeat_interleave(wide, 1)[:, : matrix.shape[1]]
     rounded = x.bfloat16().double()
     terms = rounded.abs() @ matrix.abs().T
-    assert ((got.double() - rounded @ matrix.T).abs() <= 1e-6 * terms).all()
+    longer = max(1, matrix.shape[1] / 1000)  # than what needs no more: one sum after the other rounds as often
+    assert ((got.double() - rounded @ matrix.T).abs() <= 1e-6 * longer * terms).all()
     assert ((got.double() - x.double() @ matrix.T).abs() <= 2**-8 * terms).all()
 
 
@@ -78,7 +79,7 @@ def float8(out_features, in_features, dtype, block, seed=0, *, powers=False):
     return Float8(out_features=out_features, in_features=in_features, data=data, scales=scales, block=block)
 
 
-@pytest.mark.parametrize("shape", [(1, 1), (33, 129), (40, 257), (65, 258), (64, 1300)], ids=str)
+@pytest.mark.parametrize("shape", [(1, 1), (33, 129), (40, 257), (65, 258), (33, 4200)], ids=str)
 @pytest.mark.parametrize("dtype", [ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2], ids=str)
 @pytest.mark.parametrize("powers", [False, True])
 def test_8_bit_floats_agree_with_float64(shape, dtype, powers):
