@@ -163,8 +163,8 @@ def test_unlike_rules_for_layers_that_a_model_fuses(compress):
         LLM(str(folder), num_kv_blocks=64)
 
 
-def test_scales_of_the_cache(compress, tiny_folder, caplog):
-    """They have a place, are told of, and change nothing while the cache keeps its dtype."""
+def test_scales_of_the_cache(compress, tiny_folder):
+    """By the library's names; they change nothing while the cache is of other numbers."""
     scheme = {"num_bits": 8, "type": "float", "strategy": "tensor", "symmetric": True}
     folder, worth = compress(GROUPS["FP8 by row"], kv_cache_scheme=scheme)
     tensors = load_file(folder / "model.safetensors")  # LLM Compressor calibrates what the library alone leaves out
@@ -175,4 +175,6 @@ def test_scales_of_the_cache(compress, tiny_folder, caplog):
     wanted = scored_by_transformers(plain_model(tiny_folder, worth), PROMPTS)
     for got, want in zip(ran.logprobs, wanted, strict=True):
         np.testing.assert_allclose(got, want, atol=BOUND)
-    assert "kv_cache_scheme, 2 tensors" in caplog.text
+    assert ran.explained["worker"]["quantization"]["KV scales"].startswith("in 2 tensors")
+    found = scored(folder, PROMPTS, **{**EXACT, "kv_cache_dtype": "fp8"}).explained["worker"]
+    assert found["kv_cache_dtype"] == "fp8_e4m3" and found["kv_scales"].startswith("of 1 layers from the checkpoint")
