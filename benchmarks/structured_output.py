@@ -153,7 +153,8 @@ def main() -> None:
     load = load_before()
     measured = run(args)
     versions = own_versions()
-    how = f"--rounds {args.rounds} --repeats {args.repeats}{' --vllm' if args.vllm else ''}"
+    how = f"--rounds {args.rounds} --repeats {args.repeats} --output-len {args.output_len}"
+    how += f" --backends {','.join(args.backends)}{' --vllm' if args.vllm else ''}"
     heads = f"Machine: {machine.words(machine.describe())}. {args.threads} threads. Load before: {load}."
     told = ", ".join(f"{name} {number}" for name, number in versions.items())
     told += f", {PEERS['vllm'].requirement.replace('==', ' ')}" if args.vllm else ""
