@@ -34,6 +34,11 @@ def matrix(out_features, in_features=HIDDEN):
     return [(Matrix(out_features, in_features), False)]
 
 
+def plain(*sizes):
+    """A matrix without biases."""
+    return matrix(*sizes), None
+
+
 def real(value):
     """Put weights where `Matrix` stands for them."""
     if isinstance(value, Matrix):
@@ -67,11 +72,12 @@ ADDED = {
     },
     "attention": {
         "cache": cache(), "cache_type": "float32", "num_heads": HEADS, "scale": 0.3, "window": 0, "soft_cap": 0.0,
+        "sinks": None, "key_scales": (), "value_scales": (),
         "exact": False, "group": 0, "query": (2, 0, 64), "key": (2, 32, 64), "value": (2, 48, 64), "out": Y,
         "rope_width": 8, "cos": (3, 0, SIZE), "sin": (4, 0, SIZE),
     },
     "sparse_moe": {
-        "router": matrix(3), "gate_up": [matrix(24)] * 3, "down": [matrix(32, 12)] * 3, "top_k": 2,
+        "router": plain(3), "gate_up": [plain(24)] * 3, "down": [plain(32, 12)] * 3, "top_k": 2,
         "function": "relu", "normalised": True, "x": X, "out": Y,
     },
     "lm_head": {"parts": matrix(VOCAB), "divisor": 1.0, "soft_cap": 0.0, "x": X},
@@ -132,15 +138,17 @@ WRONG = {
         {"cache": np.zeros((BLOCKS, 2, 3, BLOCK, SIZE), np.float32)},
         {"num_heads": 0}, {"num_heads": -4}, {"num_heads": 3}, {"num_heads": 6}, {"num_heads": 2**61 + 4},
         {"num_heads": MOST - 1}, {"scale": np.inf}, {"scale": None}, {"window": -1}, {"soft_cap": -1.0},
+        {"key_scales": (1.0,) * 2}, {"value_scales": (1.0,) * 2}, {"sinks": np.ones(3, np.float32)},
         {"soft_cap": np.nan}, {"group": -1}, {"group": 1 << 20}, {"group": MOST}, {"out": (2, 0, 64)},
         {"rope_width": 7}, {"rope_width": 10}, {"rope_width": -2}, {"rope_width": MOST},
         {"rope_width": 4}, {"cos": (2, 0, 64)}, {"sin": (2, 0, 64)},
     ],
     "sparse_moe": [
-        {"router": []}, {"router": [(None, False)]}, {"router": matrix(4)}, {"router": matrix(3, 31)}, {"gate_up": []},
-        {"down": [matrix(32, 12)] * 2}, {"gate_up": [matrix(24), matrix(24), matrix(26)]},
-        {"gate_up": [matrix(24), matrix(24), matrix(24, 31)]}, {"down": [matrix(32, 12)] * 2 + [matrix(31, 12)]},
-        {"down": [matrix(32, 12)] * 2 + [matrix(32, 13)]}, {"gate_up": [[], [], []]}, {"top_k": 0}, {"top_k": 4},
+        {"router": ([], None)}, {"router": ([(None, False)], None)}, {"router": plain(4)}, {"router": plain(3, 31)},
+        {"gate_up": []},
+        {"down": [plain(32, 12)] * 2}, {"gate_up": [plain(24), plain(24), plain(26)]},
+        {"gate_up": [plain(24), plain(24), plain(24, 31)]}, {"down": [plain(32, 12)] * 2 + [plain(31, 12)]},
+        {"down": [plain(32, 12)] * 2 + [plain(32, 13)]}, {"gate_up": [[], [], []]}, {"top_k": 0}, {"top_k": 4},
         {"top_k": -1}, {"function": "none"}, {"gate_up": None},
     ],
     "lm_head": [
