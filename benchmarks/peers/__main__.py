@@ -12,12 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from peers import jobs, machine, score, settings, table
-from peers.command import load_before, own_versions, report, words_of
+from peers.command import load_before, own_versions, publish, report, words_of
 from peers.environments import BUILD, PEERS, ROOT
 from peers.session import Session
 from peers.workload import RATES, parsed_option
 
-README = ROOT / "benchmarks/README.md"
 RESULTS = BUILD / "results.json"
 
 
@@ -33,7 +32,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--timeout", type=float, default=1800, metavar="S", help="of one child")
     parser.add_argument("--modulm-args", type=words_of, default=[], metavar="NAME=VALUE,...", help="engine options")
-    parser.add_argument("--write", action="store_true", help=f"put the tables into {README.relative_to(ROOT)}")
+    parser.add_argument("--write", action="store_true", help="put the tables into README.md and benchmarks/README.md")
     args = parser.parse_args()
     for name, allowed in known.items():
         for word in set(getattr(args, name)) - set(allowed):
@@ -116,7 +115,7 @@ def main() -> int:
     text = session.public(report(done, f"Command: `{done['command']}`", rows, table.figures(records, RATES)))
     print(f"\n{text}\n\nall figures: {RESULTS.relative_to(ROOT)}")
     if args.write:
-        table.write_between(README, text)
+        publish(text, session.public(table.bars(rows)), "bench-peers")
     return 0
 
 

@@ -59,7 +59,7 @@ def figures(records: list[Record], names: tuple[str, ...]) -> str:
     return grid(lines, left=(0,))
 
 
-def write_between(file: Path, text: str, name: str = "bench-peers") -> None:
+def write_between(file: Path, text: str, name: str) -> None:
     """Put `text` between the markers of that name in `file`. Raises `ValueError` where they are not there."""
     first, last = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
     whole = file.read_text()

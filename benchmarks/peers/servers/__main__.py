@@ -12,14 +12,13 @@ import sys
 from pathlib import Path
 
 from peers import machine, score, settings, table
-from peers.command import load_before, own_versions, report, words_of
+from peers.command import load_before, own_versions, publish, report, words_of
 from peers.environments import BUILD, ROOT
 from peers.machine import instruction_sets
 from peers.servers import lines
 from peers.servers.session import Session
 from peers.workload import parsed_option
 
-README = ROOT / "benchmarks/README.md"
 RESULTS = BUILD / "servers.json"
 ENGINES = ("modulm", "llama", "vllm")
 
@@ -33,7 +32,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--timeout", type=float, default=600, metavar="S", help="of a start")
     parser.add_argument("--modulm-args", type=words_of, default=[], metavar="NAME=VALUE,...", help="engine options")
-    parser.add_argument("--write", action="store_true", help=f"put the tables into {README.relative_to(ROOT)}")
+    parser.add_argument("--write", action="store_true", help="put the tables into README.md and benchmarks/README.md")
     args = parser.parse_args()
     for word in set(args.only) - set(ENGINES):
         parser.error(f"--only {word} is unknown. There are: {', '.join(ENGINES)}.")
@@ -112,7 +111,7 @@ def main() -> int:
     text = session.public(report(done, f"Rounds: {done['rounds']}", rows, figures(records)))
     print(f"\n{text}\n\nall figures: {RESULTS.relative_to(ROOT)}")
     if args.write:
-        table.write_between(README, text, "bench-servers")
+        publish(text, session.public(table.bars(rows)), "bench-servers")
     return 0
 
 
