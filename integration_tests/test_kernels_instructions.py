@@ -205,7 +205,8 @@ def test_core_takes_over_where_no_kernel_runs(monkeypatch, caplog):
     report = llm.explain()
     llm.shutdown()
     assert "Paris" in output.outputs[0].text
-    assert report["worker"]["kernels"] == "torch"
+    assert "cpu" not in report["worker"]["kernels"]
+    assert all(line.startswith("torch: ") for line in report["worker"]["weights by kernel"])
     (attention,) = (choice for choice in report["choices"] if choice["family"] == "modulm.attention")
     assert attention["chosen"] == "torch"
     assert any(reason in candidate["reason"] for candidate in attention["candidates"] if not candidate["accepted"])
