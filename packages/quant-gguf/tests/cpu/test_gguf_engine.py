@@ -154,7 +154,7 @@ def as_stored(apart):
     for base in {name.partition(".experts.")[0] + ".experts" for name in apart if ".experts." in name}:
         for suffix, ending in (("weight", ""), ("bias", "_bias")):
             gate, up, down = (
-                torch.stack([apart[f"{base}.{index}.{leaf}.{suffix}"].T for index in range(4)])
+                torch.stack([apart[f"{base}.{index}.{leaf}.{suffix}"].movedim(0, -1) for index in range(4)])
                 for leaf in ("gate_proj", "up_proj", "down_proj")
             )
             tensors[f"{base}.gate_up_proj{ending}"] = torch.stack([gate, up], dim=-1).flatten(-2)
