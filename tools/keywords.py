@@ -68,6 +68,9 @@ Nothing else that is wrong by the suite is let through by any.
 `python tools/keywords.py` tries the suite again, and `python tools/fuzz_structured.py` gives each backend 5,000 random
 schemas, with documents that are nearly valid. The conformance suite of
 [modulm-testkit](../../packages/testkit/README.md) has a part of both, for your own backend too.
+
+What each costs, in throughput and in what a first request waits for, beside vLLM:
+[benchmarks/README.md](../../benchmarks/README.md#structured-output).
 """
 
 
