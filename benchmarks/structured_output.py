@@ -159,7 +159,7 @@ def main() -> None:
     told = ", ".join(f"{name} {number}" for name, number in versions.items())
     told += f", {PEERS['vllm'].requirement.replace('==', ' ')}" if args.vllm else ""
     heads += f"\n\nVersions: {told}. Command: `python benchmarks/structured_output.py {how}`."
-    text = "\n\n".join([heads, throughput(measured), compiling(measured), verdict(measured)])
+    text = machine.without_paths("\n\n".join([heads, throughput(measured), compiling(measured), verdict(measured)]))
     print(f"\n{text}")
     if args.write:
         table.write_between(README, text, "bench-structured")

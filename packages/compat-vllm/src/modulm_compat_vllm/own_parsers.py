@@ -72,7 +72,24 @@ def _message(events: Sequence[Event]) -> DeltaMessage | None:
     return DeltaMessage(content=content or None, reasoning=reasoning or None, tool_calls=list(calls.values()))
 
 
-class OwnToolParser(ToolParser):
+class _Own:
+    """What both kinds do with the parser that they stand for; comes before vLLM's class."""
+
+    own: ClassVar[type[parsers.ResponseParser]]
+
+    @classmethod
+    def modulm_class(cls) -> type:
+        """Return the parser itself; of a class that derives from this one, what stands for it."""
+        return cls.own if "own" in vars(cls) else super().modulm_class()  # type: ignore[misc]
+
+    def adjust_request(self, request: ChatCompletionRequest) -> ChatCompletionRequest:
+        """Keep the format's marks in the text."""
+        if self.own.special_tokens:
+            request.skip_special_tokens = False
+        return request
+
+
+class OwnToolParser(_Own, ToolParser):
     """Reads calls with a parser of modulm."""
 
     own: ClassVar[type[parsers.ToolParser]]
@@ -80,17 +97,6 @@ class OwnToolParser(ToolParser):
     def __init__(self, tokenizer: Any, tools: Any = None) -> None:
         super().__init__(tokenizer, tools)
         self._reader = _Reader(self.own)
-
-    @classmethod
-    def modulm_class(cls) -> type:
-        """Return the parser itself; of a class that derives from this one, what stands for it."""
-        return cls.own if "own" in vars(cls) else super().modulm_class()
-
-    def adjust_request(self, request: ChatCompletionRequest) -> ChatCompletionRequest:
-        """Keep the format's marks in the text."""
-        if self.own.special_tokens:
-            request.skip_special_tokens = False
-        return request
 
     def _context(self, request: ChatCompletionRequest | None) -> ResponseContext:
         tools = self.tools or (request.tools if request is not None else None) or []
@@ -127,7 +133,7 @@ class OwnToolParser(ToolParser):
         return message
 
 
-class OwnReasoningParser(ReasoningParser):
+class OwnReasoningParser(_Own, ReasoningParser):
     """Tells thinking from answer with a parser of modulm."""
 
     own: ClassVar[type[parsers.ReasoningParser]]
@@ -137,17 +143,6 @@ class OwnReasoningParser(ReasoningParser):
         self._context = ResponseContext(template_kwargs=kwargs.get("chat_template_kwargs") or {})
         self._reader = _Reader(self.own)
         self._start, self._ends = self.own(self._context).marks()
-
-    @classmethod
-    def modulm_class(cls) -> type:
-        """Return the parser itself; of a class that derives from this one, what stands for it."""
-        return cls.own if "own" in vars(cls) else super().modulm_class()
-
-    def adjust_request(self, request: ChatCompletionRequest) -> ChatCompletionRequest:
-        """Keep the format's marks in the text."""
-        if self.own.special_tokens:
-            request.skip_special_tokens = False
-        return request
 
     def _answer_at(self, input_ids: Sequence[int]) -> int | None:
         """Return how many ids there are up to the end of the thinking; None where it goes on, or has not begun."""

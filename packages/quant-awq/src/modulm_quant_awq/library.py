@@ -24,7 +24,7 @@ _WINDOW, _MOST = 512, 128
 def quantize(checkpoint: "Checkpoint", out: Path, wish: Wish) -> str:
     """Write the checkpoint; see `QuantizationScheme.quantize`."""
     wish.one_of("bits", (4,), 4)
-    size = 128 if wish.group_size is None else wish.group_size
+    size = wish.inputs_per_scale
     text = wish.text(NAME)
     library, transformers = import_module(_MODULE), import_module("transformers")
     tokenizer = transformers.AutoTokenizer.from_pretrained(checkpoint.path)

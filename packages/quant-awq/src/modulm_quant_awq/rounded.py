@@ -24,7 +24,7 @@ def quantize(checkpoint: "Checkpoint", out: Path, wish: Wish) -> str:
     """Write the checkpoint; see `QuantizationScheme.quantize`."""
     wish.takes("method", "bits", "group_size")
     wish.one_of("bits", (4,), 4)
-    size = 128 if wish.group_size is None else wish.group_size
+    size = wish.inputs_per_scale
 
     def declaration(ignored: list[str]) -> dict[str, Any]:
         keys = {"quant_method": "awq", "bits": 4, "group_size": size, "zero_point": True, "version": "gemm"}

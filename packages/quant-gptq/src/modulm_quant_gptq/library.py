@@ -20,7 +20,7 @@ _WINDOW, _LEAST, _MOST = 512, 32, 256
 
 def quantize(checkpoint: "Checkpoint", out: Path, wish: Wish) -> str:
     """Write the checkpoint; see `QuantizationScheme.quantize`."""
-    bits, size = wish.one_of("bits", BITS, 4), 128 if wish.group_size is None else wish.group_size
+    bits, size = wish.one_of("bits", BITS, 4), wish.inputs_per_scale
     text = wish.text(NAME)
     library, transformers = import_module(NAME), import_module("transformers")
     ids = transformers.AutoTokenizer.from_pretrained(checkpoint.path)(text)["input_ids"]

@@ -25,7 +25,7 @@ _ROWS_AT_ONCE = 512
 def quantize(checkpoint: "Checkpoint", out: Path, wish: Wish) -> str:
     """Write the checkpoint; see `QuantizationScheme.quantize`."""
     wish.takes("method", "bits", "group_size")
-    bits, size = wish.one_of("bits", BITS, 4), 128 if wish.group_size is None else wish.group_size
+    bits, size = wish.one_of("bits", BITS, 4), wish.inputs_per_scale
 
     def declaration(ignored: list[str]) -> dict[str, Any]:
         keys = {"quant_method": "gptq", "bits": bits, "group_size": size, "sym": True, "desc_act": False}

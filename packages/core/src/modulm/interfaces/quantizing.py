@@ -45,6 +45,11 @@ class Wish:
     group_size: int | None = None
     calibration: Path | None = None
 
+    @property
+    def inputs_per_scale(self) -> int:
+        """`group_size`; 128 where it is left to the format, as AWQ's and GPTQ's libraries have it."""
+        return 128 if self.group_size is None else self.group_size
+
     def takes(self, *options: str) -> None:
         """Raise `ConfigError` where another option than these was given: it would be dropped silently."""
         for name in ("method", "bits", "group_size", "calibration"):
