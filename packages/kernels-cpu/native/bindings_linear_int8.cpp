@@ -1,42 +1,55 @@
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 
 #include <atomic>
+#include <tuple>
 
 #include "bindings.hpp"
 #include "linear_dense_memory.hpp"
 #include "linear_int8_pack.hpp"
 #include "packed_weight.hpp"
+#include "scale_steps.hpp"
 
 namespace nb = nanobind;
 
 namespace modulm {
 namespace {
 
-// A matrix of 5- to 8-bit codes in panels, and what can be asked of it.
+// Of scales that are multiples: groups per coarse scale, whether multiples are nibbles, their unit, and the addresses of
+// coarse scales and minimums (see `Steps`).
+using StepArguments = std::tuple<int64_t, bool, float, uintptr_t, uintptr_t>;
+
+// A matrix of codes of 2 to 8 bits in panels, and what can be asked of it.
 class Int8Weight : public PackedWeight {
  public:
-  // `codes` is [rows, inputs] bytes, rows `stride` apart; signed ones have zero 128. `bits` is 5, 6 or 8: how they are
-  // stored. `scales` and, where `kind` wants them, `minimums` are [rows, inputs / group_size] of `scale_type`;
-  // group_size is a multiple of 16, or all inputs. `kind` is a `Zero`.
+  // `codes` is [rows, inputs] bytes, rows `stride` apart; signed ones have zero 128. `bits` is how they are stored, not 7; up
+  // to 4 two codes are in a byte of `codes`, the first in the low nibble. `scales` and, where `kind` wants them, `minimums`
+  // are [rows, inputs / group_size] of `scale_type`, or bytes (`Zero::points`, and all where there are `steps`); group_size
+  // is a multiple of 16, or all inputs. `kind` is a `Zero`.
   Int8Weight(uintptr_t codes, bool is_signed, int64_t rows, int64_t inputs, int64_t stride, int bits,
-             int64_t group_size, uintptr_t scales, uintptr_t minimums, int scale_type, int kind, int zero) {
+             int64_t group_size, uintptr_t scales, uintptr_t minimums, int scale_type, int kind, int zero,
+             const StepArguments& steps) {
     require_shape(rows, inputs);
-    require(stride >= inputs && stride <= kMostNumbers / rows, "The codes have rows that overlap");
-    require(bits == 5 || bits == 6 || bits == 8, "Codes are stored in 5, 6 or 8 bits");
+    require(bits >= 2 && bits <= 8 && bits != 7, "Codes are stored in 2 to 6 or 8 bits");
+    const bool in_pairs = bits <= 4;
+    require(!in_pairs || inputs % 2 == 0, "Codes in pairs are no whole number of bytes");
+    require(stride >= (in_pairs ? inputs / 2 : inputs) && stride <= kMostNumbers / rows,
+            "The codes have rows that overlap");
     require(!is_signed || bits == 8, "Signed codes are stored in 8 bits");
     require(group_size > 0 && inputs % group_size == 0, "The group does not divide the inputs");
     require(group_size % 16 == 0 || group_size == inputs, "A group is a multiple of 16 inputs, or the whole row");
     const bool small = group_size % kBlockInputs == 16 && group_size != inputs;
-    require(kind >= 0 && kind <= 2 && zero >= 0 && zero <= 255, "The codes have no known zero");
+    require(kind >= 0 && kind <= 3 && zero >= 0 && zero <= 255, "The codes have no known zero");
     const Float type = float_type(scale_type, "The scales");
     require(type != Float::bf16, "Scales are float32 or float16");
     const int64_t unit = small ? 16 : 32, group = group_size == inputs ? (inputs + unit - 1) / unit : group_size / unit;
-    const Codes width = bits == 8 ? Codes::bits8 : bits == 6 ? Codes::bits6 : Codes::bits5;
-    weight_ = {width, Zero(kind), zero, rows, inputs, unit, group, nullptr, type, nullptr, nullptr};
-    const CodeSource source{pointer<const uint8_t>(codes, 1, "The codes"), stride, is_signed};
-    const void* factors = pointer<const void>(scales, bytes_of(type), "The scales");
+    weight_ = {Codes(bits), Zero(kind), zero, rows, inputs, unit, group, nullptr, type, nullptr, nullptr, {}};
+    set_steps(steps);
+    const CodeSource source{pointer<const uint8_t>(codes, 1, "The codes"), stride, is_signed, in_pairs};
+    const int64_t size = weight_.steps.span > 0 ? 1 : bytes_of(type);
+    const void* factors = pointer<const void>(scales, size, "The scales");
     const void* low = nullptr;
-    if (weight_.kind == Zero::minimums) low = pointer<const void>(minimums, bytes_of(type), "The minimums");
+    if (has_own_minimums()) low = pointer<const void>(minimums, kind == int(Zero::points) ? 1 : size, "The minimums");
     pack(source, factors, low);
   }
 
@@ -73,7 +86,9 @@ class Int8Weight : public PackedWeight {
     put_rows(chosen, count, to, type, weight_.inputs);
   }
 
-  int64_t size_bytes() const { return codes_.size() + scales_.size() + minimums_.size(); }
+  int64_t size_bytes() const {
+    return codes_.size() + scales_.size() + minimums_.size() + coarse_.size() + coarse_minimums_.size();
+  }
 
  private:
   void product(const void* from, Float from_type, int64_t stride, int64_t tokens, const Output& to, Isa isa,
@@ -100,28 +115,57 @@ class Int8Weight : public PackedWeight {
 
   int64_t grain() const { return 1 + (1 << 14) / weight_.inputs; }
 
+  // Minimums that do not lie in one byte with scales.
+  bool has_own_minimums() const { return weight_.has_minimums() && !weight_.steps.in_nibbles; }
+
+  void set_steps(const StepArguments& arguments) {
+    const auto [span, in_nibbles, unit, scales, minimums] = arguments;
+    require(span >= 0, "A coarse scale has a number of groups");
+    if (span == 0) return;
+    require(span * weight_.group * weight_.unit == kChunkBlocks * kBlockInputs, "Coarse scales are of 256 inputs");
+    require(weight_.kind != Zero::points, "Zero points have scales of their own");
+    require(!in_nibbles || weight_.kind == Zero::minimums, "Scales in nibbles have minimums beside them");
+    weight_.steps = {span, in_nibbles, unit, nullptr, nullptr};
+    coarse_ = packed(pointer<const void>(scales, 2, "The coarse scales"));
+    weight_.steps.scales = coarse_.data();
+    if (!weight_.has_minimums()) return;
+    coarse_minimums_ = packed(pointer<const void>(minimums, 2, "The coarse minimums"));
+    weight_.steps.minimums = coarse_minimums_.data();
+  }
+
+  Bytes packed(const void* coarse) const {
+    const int64_t panels = panels_of(weight_.rows), columns = weight_.coarse_groups();
+    Bytes to = Bytes::beside_others(panels * columns * kPanelRows * 2);
+    for (int64_t panel = 0; panel < panels; ++panel) {
+      pack_numbers<uint16_t>(coarse, weight_.rows, columns, panel, to.data());
+    }
+    return to;
+  }
+
   void pack(const CodeSource& source, const void* scales, const void* minimums) {
     const int64_t panels = panels_of(weight_.rows);
     codes_ = Bytes::beside_others(panels * weight_.panel_bytes());
     scales_ = Bytes::beside_others(weight_.scale_at(panels, 0));
-    if (minimums != nullptr) minimums_ = Bytes::beside_others(scales_.size());
+    if (minimums != nullptr) minimums_ = Bytes::beside_others(weight_.minimum_at(panels, 0));
     std::atomic<bool> fit{true};
     pool().run(panels, 1, [&](int64_t begin, int64_t end) {
       for (int64_t panel = begin; panel < end; ++panel) {
         if (!pack_codes(weight_, source, panel, codes_.data() + panel * weight_.panel_bytes())) fit = false;
-        pack_numbers(scales, panel, scales_.data());
-        if (minimums != nullptr) pack_numbers(minimums, panel, minimums_.data());
+        pack_scales(scales, panel, scales_.data(), weight_.steps.span > 0);
+        if (minimums == nullptr) continue;
+        pack_scales(minimums, panel, minimums_.data(), weight_.steps.span > 0 || weight_.kind == Zero::points);
       }
     });
     require(fit, "There are codes that need more bits than the weight says");
     weight_.data = codes_.data();
     weight_.scales = scales_.data();
-    weight_.minimums = minimums_.data();
+    weight_.minimums = weight_.steps.in_nibbles ? scales_.data() : minimums_.data();
   }
 
-  void pack_numbers(const void* from, int64_t panel, uint8_t* to) const {
-    if (weight_.scale_type == Float::f32) return pack_scales<float>(weight_, from, panel, to);
-    pack_scales<uint16_t>(weight_, from, panel, to);
+  void pack_scales(const void* from, int64_t panel, uint8_t* to, bool are_bytes) const {
+    if (are_bytes) return pack_numbers<uint8_t>(from, weight_.rows, weight_.groups(), panel, to);
+    if (weight_.scale_type == Float::f32) return pack_numbers<float>(from, weight_.rows, weight_.groups(), panel, to);
+    pack_numbers<uint16_t>(from, weight_.rows, weight_.groups(), panel, to);
   }
 
   void multiply_exactly(const void* x, Float type, int64_t stride, int64_t tokens, const Output& to, Isa isa) const {
@@ -138,19 +182,40 @@ class Int8Weight : public PackedWeight {
               });
   }
 
-  Bytes codes_, scales_, minimums_;
+  Bytes codes_, scales_, minimums_, coarse_, coarse_minimums_;
   Int8Panels weight_;
 };
+
+// Scales float32 [rows, groups] as multiples int8 of the same shape of coarse ones, float32 [rows, groups / span]. Returns
+// whether all are such.
+bool steps_of_scales(uintptr_t scales, int64_t rows, int64_t groups, int64_t span, uintptr_t steps, uintptr_t coarse) {
+  require_shape(rows, groups);
+  require(span > 0 && groups % span == 0, "Spans do not divide the groups");
+  const float* from = pointer<const float>(scales, 4, "The scales");
+  int8_t* times = pointer<int8_t>(steps, 1, "The multiples");
+  float* to = pointer<float>(coarse, 4, "The coarse scales");
+  std::atomic<bool> found{true};
+  pool().run(rows * groups / span, 256, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end && found; ++i) {
+      to[i] = coarse_scale(from + i * span, span, times + i * span);
+      if (std::isnan(to[i])) found = false;
+    }
+  });
+  return found;
+}
 
 }  // namespace
 
 void bind_linear_int8(nb::module_& m) {
   using Unlocked = nb::call_guard<nb::gil_scoped_release>;
-  nb::class_<Int8Weight, PackedWeight>(m, "Int8Weight", "A matrix of 5- to 8-bit codes in panels; see packed_int8.py.")
-      .def(nb::init<uintptr_t, bool, int64_t, int64_t, int64_t, int, int64_t, uintptr_t, uintptr_t, int, int, int>(),
+  m.def("steps_of_scales", &steps_of_scales, nb::arg("scales"), nb::arg("rows"), nb::arg("groups"), nb::arg("span"),
+        nb::arg("steps"), nb::arg("coarse"), Unlocked());
+  nb::class_<Int8Weight, PackedWeight>(m, "Int8Weight", "A matrix of codes in panels; see packed_int8.py.")
+      .def(nb::init<uintptr_t, bool, int64_t, int64_t, int64_t, int, int64_t, uintptr_t, uintptr_t, int, int, int,
+                    const StepArguments&>(),
            nb::arg("codes"), nb::arg("is_signed"), nb::arg("rows"), nb::arg("inputs"), nb::arg("stride"),
            nb::arg("bits"), nb::arg("group_size"), nb::arg("scales"), nb::arg("minimums"), nb::arg("scale_type"),
-           nb::arg("kind"), nb::arg("zero"), Unlocked())
+           nb::arg("kind"), nb::arg("zero"), nb::arg("steps") = StepArguments(0, false, 1.0f, 0, 0), Unlocked())
       .def("linear", &Int8Weight::linear, nb::arg("x"), nb::arg("x_type"), nb::arg("stride"), nb::arg("tokens"),
            nb::arg("out"), nb::arg("out_type"), nb::arg("isa") = "", nb::arg("exact") = false, Unlocked())
       .def("rows", &Int8Weight::rows, nb::arg("index"), nb::arg("count"), nb::arg("out"), nb::arg("out_type"),

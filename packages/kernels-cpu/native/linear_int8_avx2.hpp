@@ -37,7 +37,7 @@ inline void unit_sums(const Source& codes, const int8_t* x, int64_t stride, cons
 #pragma GCC unroll 4
     for (int v = 0; v < vectors; ++v) sums[t][v] = _mm256_set1_epi32(starts[t]);
   }
-  // So many pairs fit into 16 bits: 2 * 2 * 63 * 127 = 32,004 and 4 * 2 * 31 * 127 = 31,496.
+  // So many pairs fit into 16 bits: 2 * 2 * 63 * 127 = 32,004 and 4 * 2 * 31 * 127 = 31,496 for 5 bits and less.
   constexpr int together = width == Codes::bits8 ? 1 : width == Codes::bits6 ? 2 : 4;
   Ints shorts[tokens][vectors];
   quads_in_turn<quads>([&](auto quad) {

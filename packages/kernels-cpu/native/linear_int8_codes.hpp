@@ -19,20 +19,30 @@
 namespace modulm::MODULM_ISA {
 namespace {
 
-constexpr int kQuadBytes = 128;
+// Calls body.operator()<codes>() for a width that is not known to the compiler.
+template <class Body>
+inline void with_width(Codes codes, const Body& body) {
+  switch (codes) {
+    case Codes::bits2: return body.template operator()<Codes::bits2>();
+    case Codes::bits3: return body.template operator()<Codes::bits3>();
+    case Codes::bits4: return body.template operator()<Codes::bits4>();
+    case Codes::bits5: return body.template operator()<Codes::bits5>();
+    case Codes::bits6: return body.template operator()<Codes::bits6>();
+    case Codes::bits8: return body.template operator()<Codes::bits8>();
+  }
+}
 
 // Quad `quad` of a block for the lanes from `row` on.
 template <Codes width, int quad>
 inline Ints quad_codes(const uint8_t* block, int row) {
+  constexpr QuadPlace place = place_of(width, quad);
   const uint8_t* from = block + row * 4;
-  if constexpr (width == Codes::bits8) return load_bytes(from + quad * kQuadBytes);
-  constexpr int half = width == Codes::bits6 ? quad / 4 * 384 : 0;
-  constexpr int pair = width == Codes::bits6 ? quad % 4 / 2 : quad / 2;
-  constexpr int upper = width == Codes::bits6 ? 256 : 512;
-  constexpr int shift = width == Codes::bits6 ? quad % 4 * 2 - 4 : quad - 4;  // brings the upper bits to bit 4
-  const Ints low = both(shifted_right<quad % 2 * 4>(load_bytes(from + half + pair * kQuadBytes)), all_bytes(15));
-  const Ints high = shifted_right<shift>(load_bytes(from + half + upper));
-  return either(low, both(high, all_bytes(width == Codes::bits6 ? 0x30 : 0x10)));
+  const Ints stored = load_bytes(from + place.low);
+  if constexpr (place.low_bits == 8) return stored;
+  const Ints low = both(shifted_right<place.low_shift>(stored), all_bytes((1 << place.low_bits) - 1));
+  if constexpr (place.high_bits == 0) return low;
+  const Ints high = shifted_right<place.high_shift - place.low_bits>(load_bytes(from + place.high));
+  return either(low, both(high, all_bytes(((1 << place.high_bits) - 1) << place.low_bits)));
 }
 
 // The same for a quad that is not known to the compiler.

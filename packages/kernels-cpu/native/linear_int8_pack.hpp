@@ -9,11 +9,24 @@
 
 namespace modulm {
 
-// One byte per input, rows `stride` apart. Signed bytes become codes with zero 128.
+// One byte per input, or two inputs to a byte, the first in the low nibble. Rows are `stride` bytes apart. Signed bytes
+// become codes with zero 128.
 struct CodeSource {
   const uint8_t* data;
   int64_t stride;
   bool is_signed;
+  bool in_pairs;
+
+  // The codes from `input` on, a multiple of 4, of which there are `left` in the row: four as bytes of a word, the first
+  // the lowest; zeros for those past the row.
+  uint32_t four(int64_t row, int64_t input, int64_t left) const {
+    const uint8_t* from = data + row * stride + (in_pairs ? input / 2 : input);
+    const int64_t count = left < 4 ? left : 4;
+    uint32_t word = 0;
+    std::memcpy(&word, from, size_t(in_pairs ? (count + 1) / 2 : count));
+    if (!in_pairs) return is_signed ? word ^ 0x80808080u : word;
+    return (word & 0xfu) | (word & 0xf0u) << 4 | (word & 0xf00u) << 8 | (word & 0xf000u) << 12;
+  }
 };
 
 // Puts the four codes of one quad of panel row `row` into a block of zeros. Codes lie in the bytes of `four`.
@@ -24,41 +37,29 @@ inline void put_quad(Codes codes, uint8_t* block, int64_t row, int64_t quad, uin
     there |= bits;
     std::memcpy(block + at + row * 4, &there, 4);
   };
-  if (codes == Codes::bits8) return merge(quad * 128, four);
-  const bool six = codes == Codes::bits6;
-  const int64_t half = six ? quad / 4 * 384 : 0;
-  merge(half + (six ? quad % 4 / 2 : quad / 2) * 128, (four & 0x0f0f0f0fu) << (quad % 2 * 4));
-  merge(half + (six ? 256 : 512), (four >> 4 & 0x03030303u) << (six ? quad % 4 * 2 : quad));
+  const QuadPlace place = place_of(codes, int(quad));
+  const uint32_t low = ((1u << place.low_bits) - 1) * 0x01010101u, high = ((1u << place.high_bits) - 1) * 0x01010101u;
+  merge(place.low, (four & low) << place.low_shift);
+  if (place.high_bits > 0) merge(place.high, (four >> place.low_bits & high) << place.high_shift);
 }
 
 // Code `input` (of 32) of panel row `row`.
 inline unsigned get_code(Codes codes, const uint8_t* block, int64_t row, int64_t input) {
-  const int64_t quad = input / 4, at = row * 4 + input % 4;
-  if (codes == Codes::bits8) return block[quad * 128 + at];
-  const bool six = codes == Codes::bits6;
-  const uint8_t* half = six ? block + quad / 4 * 384 : block;
-  const unsigned low = half[(six ? quad % 4 / 2 : quad / 2) * 128 + at] >> (quad % 2 * 4) & 15;
-  const unsigned high = half[(six ? 256 : 512) + at] >> (six ? quad % 4 * 2 : quad) & (six ? 3 : 1);
-  return low | high << 4;
+  const QuadPlace place = place_of(codes, int(input / 4));
+  const uint8_t* at = block + row * 4 + input % 4;
+  const unsigned low = unsigned(at[place.low]) >> place.low_shift & ((1u << place.low_bits) - 1);
+  const unsigned high = unsigned(at[place.high]) >> place.high_shift & ((1u << place.high_bits) - 1);
+  return low | high << place.low_bits;
 }
 
 // Returns whether all codes fit; those that do not lose their upper bits.
 inline bool pack_codes(const Int8Panels& weight, const CodeSource& from, int64_t panel, uint8_t* to) {
   std::memset(to, 0, size_t(weight.panel_bytes()));
-  const uint32_t limit = weight.codes == Codes::bits8 ? 0xffu : weight.codes == Codes::bits6 ? 0x3fu : 0x1fu;
-  const uint32_t mask = limit * 0x01010101u, flip = from.is_signed ? 0x80808080u : 0;
+  const uint32_t mask = ((1u << int(weight.codes)) - 1) * 0x01010101u;
   uint32_t too_large = 0;
   for (int64_t r = 0; r < kPanelRows && panel * kPanelRows + r < weight.rows; ++r) {
-    const uint8_t* row = from.data + (panel * kPanelRows + r) * from.stride;
     for (int64_t input = 0; input < weight.inputs; input += 4) {
-      const int64_t left = weight.inputs - input;
-      uint32_t four = 0;
-      if (left >= 4) {
-        std::memcpy(&four, row + input, 4);
-      } else {
-        std::memcpy(&four, row + input, size_t(left));
-      }
-      four ^= flip;
+      const uint32_t four = from.four(panel * kPanelRows + r, input, weight.inputs - input);
       too_large |= four & ~mask;
       put_quad(weight.codes, to + input / kBlockInputs * block_bytes(weight.codes), r, input % kBlockInputs / 4,
                four & mask);
@@ -67,32 +68,51 @@ inline bool pack_codes(const Int8Panels& weight, const CodeSource& from, int64_t
   return too_large == 0;
 }
 
-// Scales or minimums [rows, groups] -> [panel][group][32], with zeros past the last row.
+// Numbers [rows, columns] -> [panel][column][32], with zeros past the last row.
 template <class Number>
-void pack_scales(const Int8Panels& weight, const void* from, int64_t panel, uint8_t* to) {
+void pack_numbers(const void* from, int64_t rows, int64_t columns, int64_t panel, uint8_t* to) {
   const Number* source = static_cast<const Number*>(from);
-  Number* target = reinterpret_cast<Number*>(to + weight.scale_at(panel, 0));
-  for (int64_t group = 0; group < weight.groups(); ++group) {
+  Number* target = reinterpret_cast<Number*>(to) + panel * columns * kPanelRows;
+  for (int64_t column = 0; column < columns; ++column) {
     for (int64_t r = 0; r < kPanelRows; ++r) {
       const int64_t row = panel * kPanelRows + r;
-      target[group * kPanelRows + r] = row < weight.rows ? source[row * weight.groups() + group] : Number(0);
+      target[column * kPanelRows + r] = row < rows ? source[row * columns + column] : Number(0);
     }
   }
 }
 
-inline float scale_of(const Int8Panels& weight, const uint8_t* scales, int64_t row, int64_t group) {
-  const uint8_t* at = scales + weight.scale_at(row / kPanelRows, group);
-  if (weight.scale_type == Float::f16) return from_f16(reinterpret_cast<const uint16_t*>(at)[row % kPanelRows]);
-  return reinterpret_cast<const float*>(at)[row % kPanelRows];
-}
+// Numbers of one row of a weight.
+struct Int8Row {
+  const Int8Panels& weight;
+  int64_t panel, lane;
+
+  float number(const uint8_t* from, Float type) const {
+    if (type == Float::f16) return from_f16(reinterpret_cast<const uint16_t*>(from)[lane]);
+    return reinterpret_cast<const float*>(from)[lane];
+  }
+  float multiple(const uint8_t* from, int shift, const uint8_t* coarse, int64_t group) const {
+    const int times = weight.steps.in_nibbles ? from[lane] >> shift & 15 : int8_t(from[lane]);
+    return number(coarse + weight.coarse_at(panel, group), Float::f16) * weight.steps.unit * float(times);
+  }
+  float scale(int64_t group) const {
+    const uint8_t* from = weight.scales + weight.scale_at(panel, group);
+    return weight.steps.span > 0 ? multiple(from, 0, weight.steps.scales, group) : number(from, weight.scale_type);
+  }
+  // What is added to code * scale.
+  float minimum(int64_t group, float scale) const {
+    if (!weight.has_minimums()) return scale * float(-weight.zero);
+    const uint8_t* from = weight.minimums + weight.minimum_at(panel, group);
+    if (weight.kind == Zero::points) return scale * float(-int(from[lane]));
+    return weight.steps.span > 0 ? multiple(from, 4, weight.steps.minimums, group) : number(from, weight.scale_type);
+  }
+};
 
 inline void put_int8_row(const Int8Panels& weight, int64_t row, void* to, Float type, int64_t at) {
   const uint8_t* panel = weight.data + row / kPanelRows * weight.panel_bytes();
+  const Int8Row numbers{weight, row / kPanelRows, row % kPanelRows};
   for (int64_t first = 0; first < weight.inputs; first += weight.unit) {
     const int64_t group = first / weight.unit / weight.group;
-    const float scale = scale_of(weight, weight.scales, row, group);
-    const float minimum = weight.kind == Zero::minimums ? scale_of(weight, weight.minimums, row, group)
-                                                        : scale * float(-weight.zero);
+    const float scale = numbers.scale(group), minimum = numbers.minimum(group, scale);
     for (int64_t input = first; input < first + weight.unit && input < weight.inputs; ++input) {
       const uint8_t* block = panel + input / kBlockInputs * block_bytes(weight.codes);
       const int code = int(get_code(weight.codes, block, row % kPanelRows, input % kBlockInputs));

@@ -1,4 +1,4 @@
-// Products with 5 to 8 bits in tiles (see `linear_int8.hpp` for the layout and the order of additions, which is the same):
+// Products with 2, 3 and 5 to 8 bits in tiles (see `linear_int8.hpp` for the layout and the order of additions, which is the same):
 // one instruction multiplies a unit of 16 rows, as it lies or widened, by 16 tokens; their sums, exact integers, are scaled
 // as AVX-512 does it. Few tokens are AVX-512's: the bits are the same.
 #include "linear_int8_scales.hpp"
@@ -32,9 +32,9 @@ inline void multiply_odd(const int8_t* x, int64_t x_stride, const uint8_t* codes
 // Adds units [first, last) of rows `row` to `row` + 15 to `sums` [token][32] of `count` tokens; kTokens where `whole`.
 // `codes` are 8 bits wide and begin with unit `first`, which begins a block.
 template <int unit, bool whole>
-[[gnu::noinline]] void add_units(const Scales& scales, const uint8_t* codes, int row, int64_t first, int64_t last,
+[[gnu::noinline]] void add_units(const ChunkScales& scales, const uint8_t* codes, int row, int64_t first, int64_t last,
                                  const QuantizedRows& x, int64_t token, int count, float* sums) {
-  const bool minimums = scales.weight.kind == Zero::minimums;
+  const bool minimums = scales.weight.has_minimums();
   alignas(64) int32_t products[2][kTokens * kLanes];
   Vec totals[kTokens];
   const auto each = [&](const auto& body) {
@@ -55,9 +55,9 @@ template <int unit, bool whole>
   begin(first);
   for (int64_t u = first; u < last; ++u) {
     if (u + 1 < last) begin(u + 1);
-    const int64_t at = token * x.num_groups + u, group = scales.group_of(u);
+    const int64_t at = token * x.num_groups + u;
     const int32_t* from = products[u % 2];
-    const Vec scale = scales.scale(group, row), minimum = minimums ? scales.minimum(group, row) : scale;
+    const Vec scale = scales.scale(u, row), minimum = minimums ? scales.minimum(u, row) : scale;
     each([&](int t) {
       const int64_t mine = at + t * x.num_groups;
       Ints sum = _mm512_load_si512(from + t * kLanes);
@@ -77,12 +77,11 @@ TileShapes shapes_for(int tokens, int unit) {
   return shapes;
 }
 
-// Blocks [block, stop) of a panel for tokens [first, last), all of whole tiles or all of one that is not.
+// Units up to `end` of a panel, from those of block `block` on, for tokens [first, last), all of whole tiles or all of one that is not.
 template <int unit>
-void multiply_chunk(const Scales& scales, const uint8_t* codes, int64_t block, int64_t stop, const QuantizedRows& x,
+void multiply_chunk(const ChunkScales& scales, const uint8_t* codes, int64_t block, int64_t end, const QuantizedRows& x,
                     int64_t first, int64_t last, float* sums) {
   constexpr int64_t per_block = kBlockInputs / unit;
-  const int64_t end = stop * per_block < x.num_groups ? stop * per_block : x.num_groups;
   for (int64_t token = first; token < last; token += kTokens, sums += kTokens * kPanel) {
     for (int row = 0; row < kPanel; row += kLanes) {
       const auto add = last - token < kTokens ? add_units<unit, false> : add_units<unit, true>;
@@ -96,6 +95,8 @@ void multiply_codes(const Int8Panels& weight, const QuantizedRows& x, const Outp
                     int64_t last) {
   alignas(64) float sums[kMostTiled * kPanel];
   alignas(64) uint8_t wide[kChunkBlocks * 1024];
+  constexpr int64_t per_block = kBlockInputs / unit;
+  ChunkScales numbers(weight);
   const Scales scales{weight, panel};
   const uint8_t* data = weight.data + panel * weight.panel_bytes();
   __builtin_memset(sums, 0, size_t(last - first) * kPanel * sizeof(float));
@@ -110,7 +111,9 @@ void multiply_codes(const Int8Panels& weight, const QuantizedRows& x, const Outp
       codes = wide;
       written();
     }
-    multiply_chunk<unit>(scales, codes, block, stop, x, first, last, sums);
+    const int64_t end = stop * per_block < x.num_groups ? stop * per_block : x.num_groups;
+    numbers.fill(scales, block * per_block, end);
+    multiply_chunk<unit>(numbers, codes, block, end, x, first, last, sums);
   }
   for (int64_t token = first; token < last; ++token) {
     add_high<width, Codes::bits8, unit>(scales, data, x, token, sums + (token - first) * kPanel);
@@ -121,11 +124,10 @@ void multiply_codes(const Int8Panels& weight, const QuantizedRows& x, const Outp
 template <int unit>
 void multiply_unit(const Int8Panels& weight, const QuantizedRows& x, const Output& out, int64_t begin, int64_t end,
                    int64_t first, int64_t last) {
-  const auto multiply = weight.codes == Codes::bits8   ? multiply_codes<Codes::bits8, unit>
-                        : weight.codes == Codes::bits6 ? multiply_codes<Codes::bits6, unit>
-                                                       : multiply_codes<Codes::bits5, unit>;
   const Tiles tiles(shapes_for(last - first < kTokens ? int(last - first) : kTokens, unit));
-  for (int64_t panel = begin; panel < end; ++panel) multiply(weight, x, out, panel, first, last);
+  with_width(weight.codes, [&]<Codes width>() {
+    for (int64_t panel = begin; panel < end; ++panel) multiply_codes<width, unit>(weight, x, out, panel, first, last);
+  });
 }
 
 void fast(const Int8Panels& weight, const QuantizedRows& x, const Output& out, int64_t begin, int64_t end,

@@ -14,10 +14,10 @@ constexpr int64_t kFewestToAsk = 4;   // with fewer tokens the processor's own g
 //
 // Adds unit `unit` to the sums of `tokens` tokens: an exact sum of integers, scaled; then minimum * sum of x.
 template <Codes stored, Codes range, int first_quad, int quads, int tokens, int vectors>
-inline void add_unit(const Scales& scales, const uint8_t* block, int row, const QuantizedRows& x, int64_t token,
+inline void add_unit(const ChunkScales& scales, const uint8_t* block, int row, const QuantizedRows& x, int64_t token,
                      int64_t unit, Vec (&totals)[tokens][vectors]) {
-  const int64_t at = token * x.num_groups + unit, group = scales.group_of(unit);
-  const bool minimums = scales.weight.kind == Zero::minimums;
+  const int64_t at = token * x.num_groups + unit;
+  const bool minimums = scales.weight.has_minimums();
   int32_t starts[tokens];
   for (int t = 0; t < tokens; ++t) starts[t] = start_of<range>(scales.weight, x.code_sums[at + t * x.num_groups]);
   Ints sums[tokens][vectors];
@@ -27,8 +27,8 @@ inline void add_unit(const Scales& scales, const uint8_t* block, int row, const 
   unit_sums<range, quads, tokens>(codes, x.codes + at * x.group, x.row_size(), starts, sums);
 #pragma GCC unroll 8
   for (int v = 0; v < vectors; ++v) {
-    const Vec scale = scales.scale(group, row + v * kLanes);
-    const Vec minimum = minimums ? scales.minimum(group, row + v * kLanes) : scale;
+    const Vec scale = scales.scale(unit, row + v * kLanes);
+    const Vec minimum = minimums ? scales.minimum(unit, row + v * kLanes) : scale;
 #pragma GCC unroll 8
     for (int t = 0; t < tokens; ++t) {
       totals[t][v] = fma(to_floats(sums[t][v]), scale * all(x.scales[at + t * x.num_groups]), totals[t][v]);
@@ -37,22 +37,18 @@ inline void add_unit(const Scales& scales, const uint8_t* block, int row, const 
   }
 }
 
-// Asks for what lies kBlocksAhead after a block, and for its scales. Inlined by force: GCC drops calls of a function that
+// Asks for what lies kBlocksAhead after a block. Inlined by force: GCC drops calls of a function that
 // does nothing else.
 template <Codes stored>
-[[gnu::always_inline]] inline void ask_ahead(const Scales& scales, const uint8_t* codes, int64_t block) {
+[[gnu::always_inline]] inline void ask_ahead(const uint8_t* codes) {
   constexpr int64_t bytes = block_bytes(stored);
   for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(codes + kBlocksAhead * bytes + i, 0, 2);
-  const int64_t group = scales.group_of((block + kBlocksAhead) * kBlockInputs / scales.weight.unit);
-  const int64_t at = scales.weight.scale_at(scales.panel, group);
-  __builtin_prefetch(scales.weight.scales + at, 0, 2);
-  if (scales.weight.minimums != nullptr) __builtin_prefetch(scales.weight.minimums + at, 0, 2);
 }
 
 // Blocks [first, last) of a panel, whose codes begin at `codes`, times `tokens` tokens; `asks` for later ones. Not inlined: compilers take
 // minutes over one function that holds a dozen of these.
 template <Codes stored, Codes range, int unit, int tokens>
-[[gnu::noinline]] void tile_blocks(const Scales& scales, const uint8_t* codes, int64_t first, int64_t last,
+[[gnu::noinline]] void tile_blocks(const ChunkScales& scales, const uint8_t* codes, int64_t first, int64_t last,
                                    const QuantizedRows& x, int64_t token, bool asks, float* sums) {
   constexpr int vectors = int_vectors_for(tokens);
   for (int row = 0; row < kPanel; row += vectors * kLanes) {
@@ -64,7 +60,7 @@ template <Codes stored, Codes range, int unit, int tokens>
     }
     for (int64_t block = first; block < last; ++block) {
       const uint8_t* from = codes + (block - first) * block_bytes(stored);
-      if (asks && row == 0) ask_ahead<stored>(scales, from, block);
+      if (asks && row == 0) ask_ahead<stored>(from);
       if constexpr (unit == 32) {
         add_unit<stored, range, 0, 8, tokens>(scales, from, row, x, token, block, totals);
       } else {
@@ -83,7 +79,7 @@ template <Codes stored, Codes range, int unit, int tokens>
 }
 
 template <Codes stored, Codes range, int unit, int tokens = kIntTile>
-inline void tile_some(int count, const Scales& scales, const uint8_t* codes, int64_t first, int64_t last,
+inline void tile_some(int count, const ChunkScales& scales, const uint8_t* codes, int64_t first, int64_t last,
                       const QuantizedRows& x, int64_t token, bool asks, float* sums) {
   if constexpr (tokens > 0) {
     if (count != tokens) {
@@ -97,7 +93,7 @@ inline void tile_some(int count, const Scales& scales, const uint8_t* codes, int
 // One chunk of a panel for tokens [first, last). `stored` codes lie among the weights, and what follows is asked for,
 // unless the chunk was widened.
 template <Codes stored, Codes range, int unit>
-void multiply_chunk(const Scales& scales, const uint8_t* codes, int64_t block, int64_t stop, const QuantizedRows& x,
+void multiply_chunk(const ChunkScales& scales, const uint8_t* codes, int64_t block, int64_t stop, const QuantizedRows& x,
                     int64_t first, int64_t last, bool is_widened, float* sums) {
   for (int64_t token = first; token < last; token += kIntTile) {
     const int count = last - token < kIntTile ? int(last - token) : kIntTile;
@@ -109,10 +105,12 @@ void multiply_chunk(const Scales& scales, const uint8_t* codes, int64_t block, i
 template <Codes width, int unit>
 void multiply_codes(const Int8Panels& weight, const QuantizedRows& x, const Output& out, int64_t begin, int64_t end,
                     int64_t first, int64_t last) {
+  constexpr int64_t per_block = kBlockInputs / unit;
   alignas(64) float sums[kMostQuantized * kPanel];
   alignas(64) uint8_t wide[kChunkBlocks * 1024];
+  ChunkScales numbers(weight);
   // Where the range does not matter, code for it is made once.
-  constexpr Codes range = kSignedBytes ? width : Codes::bits8;
+  constexpr Codes range = !kSignedBytes ? Codes::bits8 : width < Codes::bits5 ? Codes::bits5 : width;
   const bool widen = width != Codes::bits8 && last - first > 2 * kIntTile;
   for (int64_t panel = begin; panel < end; ++panel) {
     const Scales scales{weight, panel};
@@ -120,11 +118,12 @@ void multiply_codes(const Int8Panels& weight, const QuantizedRows& x, const Outp
     for (int64_t block = 0; block < weight.blocks(); block += kChunkBlocks) {
       const int64_t stop = block + kChunkBlocks < weight.blocks() ? block + kChunkBlocks : weight.blocks();
       const uint8_t* codes = weight.data + panel * weight.panel_bytes() + block * block_bytes(width);
+      numbers.fill(scales, block * per_block, stop * per_block < x.num_groups ? stop * per_block : x.num_groups);
       if (widen) {
         widen_blocks<width>(codes, stop - block, wide);
-        multiply_chunk<Codes::bits8, range, unit>(scales, wide, block, stop, x, first, last, true, sums);
+        multiply_chunk<Codes::bits8, range, unit>(numbers, wide, block, stop, x, first, last, true, sums);
       } else {
-        multiply_chunk<width, range, unit>(scales, codes, block, stop, x, first, last, false, sums);
+        multiply_chunk<width, range, unit>(numbers, codes, block, stop, x, first, last, false, sums);
       }
     }
     for (int64_t token = first; token < last; ++token) {
@@ -135,20 +134,12 @@ void multiply_codes(const Int8Panels& weight, const QuantizedRows& x, const Outp
   }
 }
 
-template <Codes width>
-void fast_of(const Int8Panels& weight, const QuantizedRows& x, const Output& out, int64_t begin, int64_t end,
-             int64_t first, int64_t last) {
-  const auto multiply = weight.unit == 32 ? multiply_codes<width, 32> : multiply_codes<width, 16>;
-  multiply(weight, x, out, begin, end, first, last);
-}
-
 void fast(const Int8Panels& weight, const QuantizedRows& x, const Output& out, int64_t begin, int64_t end,
           int64_t first, int64_t last) {
-  switch (weight.codes) {
-    case Codes::bits8: return fast_of<Codes::bits8>(weight, x, out, begin, end, first, last);
-    case Codes::bits6: return fast_of<Codes::bits6>(weight, x, out, begin, end, first, last);
-    case Codes::bits5: return fast_of<Codes::bits5>(weight, x, out, begin, end, first, last);
-  }
+  with_width(weight.codes, [&]<Codes width>() {
+    const auto multiply = weight.unit == 32 ? multiply_codes<width, 32> : multiply_codes<width, 16>;
+    multiply(weight, x, out, begin, end, first, last);
+  });
 }
 
 // Dequantised weights, a chunk of the dense kernels at a time, rounded as `GroupedInt` and `ChannelInt8` say.
@@ -177,7 +168,7 @@ struct Dequantized {
   // Four inputs of kLanes rows.
   void fill(const Scales& scales, int64_t group, Ints codes, int row, float* to) const {
     const Vec scale = scales.scale(group, row);
-    const Vec minimum = weight.kind == Zero::minimums ? scales.minimum(group, row) : scale * all(float(-weight.zero));
+    const Vec minimum = weight.has_minimums() ? scales.minimum(group, row, scale) : scale * all(float(-weight.zero));
     quads_in_turn<4>([&](auto byte) {
       const Ints code = both(shifted_right<byte * 8>(codes), all_ints(255));
       const Vec value = weight.kind == Zero::shift ? to_floats(minus(code, all_ints(weight.zero))) * scale
@@ -187,20 +178,12 @@ struct Dequantized {
   }
 };
 
-template <Codes width>
-void exact_of(const Int8Panels& weight, const Activations& x, const Output& out, int64_t begin, int64_t end,
-              int64_t first, int64_t last) {
-  Dequantized<width> source{weight, {}};
-  multiply_panels<Element::f32>(source, x, out, begin, end, first, last);
-}
-
 void exact(const Int8Panels& weight, const Activations& x, const Output& out, int64_t begin, int64_t end, int64_t first,
            int64_t last) {
-  switch (weight.codes) {
-    case Codes::bits8: return exact_of<Codes::bits8>(weight, x, out, begin, end, first, last);
-    case Codes::bits6: return exact_of<Codes::bits6>(weight, x, out, begin, end, first, last);
-    case Codes::bits5: return exact_of<Codes::bits5>(weight, x, out, begin, end, first, last);
-  }
+  with_width(weight.codes, [&]<Codes width>() {
+    Dequantized<width> source{weight, {}};
+    multiply_panels<Element::f32>(source, x, out, begin, end, first, last);
+  });
 }
 
 }  // namespace

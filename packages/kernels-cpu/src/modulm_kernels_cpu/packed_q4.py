@@ -1,11 +1,11 @@
-"""Weights of 4 bits and less in a layout of our own: `GroupedInt` up to 4 bits, `Codebook4` and `BlockFloat4`.
+"""Weights of 4 bits in a layout of our own: `GroupedInt`, `Codebook4` and `BlockFloat4`.
 
 Activations become bytes on the way; with precision "exact" they stay float32. The layout and the arithmetic are
 in `native/linear_q4.hpp`, checks of each call in `packed_dense.PackedMatrix`. Knows no format and no environment.
 """
 
 import math
-from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -13,21 +13,21 @@ import numpy as np
 from modulm.interfaces.quantization import BlockFloat4, Codebook4, GroupedInt, Weight
 from modulm.interfaces.support import Accepted, Rejected, Support
 from modulm_kernels_cpu.packed_dense import PackedMatrix
-from modulm_kernels_cpu.weight_arrays import are_scaled, plain, require, same_type, zero_points
+from modulm_kernels_cpu.packed_int8 import pack_in_steps
+from modulm_kernels_cpu.weight_arrays import fit_half, holds, plain, require, same_type, zero_point, zero_points
 
 FourBit: TypeAlias = GroupedInt | Codebook4 | BlockFloat4
 
 _E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0)
 _LARGEST_STEP = 127
-_ROWS_AT_ONCE = 4096
 
 
 def supports(weight: Weight) -> Support:
     """Say whether `pack` serves this weight."""
     if not isinstance(weight, FourBit):
         return Rejected(f"{type(weight).__name__} is not a kind of 4 bits")
-    if isinstance(weight, GroupedInt) and weight.bits > 4:
-        return Rejected(f"{weight.bits} bits are more than 4")
+    if isinstance(weight, GroupedInt) and weight.bits != 4:
+        return Rejected(f"{weight.bits} bits are not 4")
     if weight.in_features % 2:
         return Rejected(f"{weight.in_features} inputs are no whole number of bytes")
     if weight.group_size % 16 and weight.group_size != weight.in_features:
@@ -50,7 +50,7 @@ def pack(weight: Weight, precision: str = "fast", isa: str = "") -> PackedMatrix
     exact = precision == "exact"
     require(weight.codes, (weight.out_features, weight.in_features // 2), ("uint8",), "codes")
     if isinstance(weight, GroupedInt):
-        return PackedMatrix(_grouped(weight, exact, isa), weight)
+        return (None if isa else _in_steps(weight, precision)) or PackedMatrix(_grouped(weight, exact, isa), weight)
     if isinstance(weight, Codebook4):
         return PackedMatrix(_codebook(weight, weight.codebook.tolist(), weight.scales, exact, isa), weight)
     return PackedMatrix(_codebook(weight, list(_E2M1), _block_scales(weight.scales), exact, isa), weight)
@@ -76,12 +76,20 @@ def steps_of(values: list[float]) -> tuple[list[int], float, float]:
     return best
 
 
+def _in_steps(weight: GroupedInt, precision: str) -> PackedMatrix | None:
+    """Return the weight in panels where its scales are of two levels (Q4_K), which blocks of this layout cannot be."""
+    scales, minimums = _checked(weight, weight.scales, "scales"), _checked(weight, weight.minimums, "minimums")
+    if scales.dtype != np.float32 or fit_half(scales):
+        return None
+    return pack_in_steps(replace(weight, scales=scales, minimums=minimums), precision)
+
+
 def _grouped(weight: GroupedInt, exact: bool, isa: str) -> Any:
     from modulm_kernels_cpu import _native
 
     scales, minimums = _checked(weight, weight.scales, "scales"), _checked(weight, weight.minimums, "minimums")
     scales, minimums = same_type(scales, minimums)
-    offset = _offset(scales, minimums)
+    offset = zero_point(scales, minimums, 16)
     zeros = None if offset is not None else zero_points(scales, minimums)
     stored = minimums if offset is None and zeros is None else None
     kind = _scale_type(*(numbers for numbers in (scales, stored) if numbers is not None), alone=offset is not None)
@@ -133,21 +141,11 @@ _F32, _F16, _F16_BYTE, _EXPONENT = range(4)
 
 def _scale_type(*numbers: np.ndarray, alone: bool) -> int:
     """Return the smallest type that holds all of them exactly; `alone`, with no minimums, a byte may do."""
-    if alone and _all(numbers, _is_f16_byte):
+    if alone and holds(_is_f16_byte, *numbers):
         return _F16_BYTE
-    if alone and _all(numbers, _is_exponent):
+    if alone and holds(_is_exponent, *numbers):
         return _EXPONENT
-    return _F16 if _all(numbers, _fits_half) else _F32
-
-
-def _all(arrays: tuple[np.ndarray, ...], holds: Callable[[np.ndarray], bool]) -> bool:
-    starts = range(0, len(arrays[0]), _ROWS_AT_ONCE)
-    with np.errstate(all="ignore"):
-        return all(holds(array[row : row + _ROWS_AT_ONCE]) for row in starts for array in arrays)
-
-
-def _fits_half(numbers: np.ndarray) -> bool:
-    return numbers.dtype == np.float16 or np.array_equal(numbers.astype(np.float16), numbers)
+    return _F16 if fit_half(*numbers) else _F32
 
 
 def _is_f16_byte(numbers: np.ndarray) -> bool:
@@ -158,11 +156,3 @@ def _is_f16_byte(numbers: np.ndarray) -> bool:
 def _is_exponent(numbers: np.ndarray) -> bool:
     bits = numbers.astype(np.float32).view(np.uint32)
     return not (bits & 0x807FFFFF).any() and not (bits == 0).any() and not (bits == 0x7F800000).any()
-
-
-def _offset(scales: np.ndarray, minimums: np.ndarray) -> int | None:
-    """Return the code that stands for 0, where it is one and the same everywhere: minimum == -code * scale, exactly."""
-    first = int(np.argmax(scales != 0))
-    scale, minimum = float(scales.flat[first]), float(minimums.flat[first])
-    code = -minimum / scale if scale else 0.0
-    return int(code) if code in range(16) and are_scaled(scales, minimums, int(code)) else None

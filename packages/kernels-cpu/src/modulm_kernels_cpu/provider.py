@@ -121,7 +121,7 @@ def precision() -> str:
 
 
 def _module_name(weight: Weight) -> str | None:
-    if isinstance(weight, GroupedInt) and weight.bits > 4:
+    if isinstance(weight, GroupedInt) and weight.bits != 4:
         return _INT8
     return _MODULES.get(type(weight))
 

@@ -1,9 +1,10 @@
 """Arrays of weights, checked and laid out for native code, which gets their addresses. Knows no kinds, no torch."""
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 import numpy as np
 
+_ROWS_AT_ONCE = 4096
 FLOATS = {"float32": 0, "float16": 1, "bfloat16": 2}
 """Types by which native code knows activations, scales and results: `Float` in float_types.hpp."""
 
@@ -28,6 +29,26 @@ def same_type(scales: np.ndarray, minimums: np.ndarray) -> tuple[np.ndarray, np.
     if scales.dtype == minimums.dtype:
         return scales, minimums
     return scales.astype(np.float32), minimums.astype(np.float32)
+
+
+def holds(what: Callable[[np.ndarray], bool], *arrays: np.ndarray) -> bool:
+    """Whether something holds of all arrays [rows, any], which is asked of some rows at a time."""
+    starts = range(0, len(arrays[0]), _ROWS_AT_ONCE)
+    with np.errstate(all="ignore"):
+        return all(what(array[row : row + _ROWS_AT_ONCE]) for row in starts for array in arrays)
+
+
+def fit_half(*arrays: np.ndarray) -> bool:
+    """Whether float16 holds all numbers exactly."""
+    return holds(lambda part: part.dtype == np.float16 or np.array_equal(part.astype(np.float16), part), *arrays)
+
+
+def zero_point(scales: np.ndarray, minimums: np.ndarray, limit: int) -> int | None:
+    """Return the code below `limit` that stands for 0, where it is the same everywhere: minimum == -code * scale."""
+    first = int(np.argmax(scales != 0))
+    scale, minimum = float(scales.flat[first]), float(minimums.flat[first])
+    code = -minimum / scale if scale else 0.0
+    return int(code) if code in range(limit) and are_scaled(scales, minimums, int(code)) else None
 
 
 def are_scaled(scales: np.ndarray, minimums: np.ndarray, zero: int) -> bool:

@@ -1,4 +1,4 @@
-"""Products with 5- to 8-bit weights against float64, on every instruction set that runs here.
+"""Products with weights of 2 to 8 bits against float64, on every instruction set that runs here.
 
 What a `fast` product must be is known: float64 arithmetic on activations that numpy has quantised by the rule in
 `activation_rule.py`. So only float32's rounding is left between the two.
@@ -32,12 +32,14 @@ SHAPES = [  # out_features, in_features, group_size
     (5, 1, 1),
 ]
 TOKENS = [1, 2, 3, 4, 5, 6, 7, 12, 13, 25, 67]
-KINDS = ["minimums", "centred", "wide", "wide centred"]
+BITS = [2, 3, 4, 5, 6, 7, 8]
+STORED = [2, 3, 4, 5, 6, 8]
+KINDS = ["minimums", "centred", "points", "wide", "wide centred", "wide points"]
 CANARY = 12345.0
 
 
 def grouped(bits, kind, out_features, in_features, group_size, seed=0):
-    """A random weight; "wide" ones have float32 scales."""
+    """A random weight; "wide" ones have float32 scales. Zero points are one for all ("centred") or one a group."""
     work = np.random.default_rng(seed)
     shape = (out_features, in_features // group_size)
     codes = work.integers(0, 1 << bits, (out_features, in_features), np.uint8)
@@ -46,6 +48,10 @@ def grouped(bits, kind, out_features, in_features, group_size, seed=0):
     minimums = work.standard_normal(shape).astype(scales.dtype)
     if "centred" in kind:
         minimums = scales * -(1 << (bits - 1))
+    if "points" in kind:
+        minimums = -(scales.astype(np.float32) * work.integers(0, 1 << bits, shape, np.uint8).astype(np.float32))
+    if bits <= 4:
+        codes = codes[:, 0::2] | codes[:, 1::2] << 4
     common = {"out_features": out_features, "in_features": in_features, "group_size": group_size, "bits": bits}
     return GroupedInt(codes=codes, scales=scales, minimums=minimums, **common)
 
@@ -55,6 +61,11 @@ def channels(out_features, in_features, seed=0):
     codes = work.integers(-128, 128, (out_features, in_features), np.int8)
     scales = work.standard_normal(out_features, np.float32) / np.float32(64)
     return ChannelInt8(out_features=out_features, in_features=in_features, codes=codes, scales=scales)
+
+
+def fits(bits, inputs):
+    """Whether codes of few bits, two to a byte, fill whole bytes."""
+    return bits > 4 or inputs % 2 == 0
 
 
 def unit_of(weight):
@@ -107,10 +118,11 @@ def check(weight, isa, counts):
 
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("bits", [5, 6, 7, 8])
+@pytest.mark.parametrize("bits", BITS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_grouped_weights_agree_with_float64(isa, shape, bits, kind):
-    check(grouped(bits, kind, *shape), isa, TOKENS if kind == "minimums" else [1, 5, 14])
+    if fits(bits, shape[1]):
+        check(grouped(bits, kind, *shape), isa, TOKENS if kind == "minimums" else [1, 5, 14])
 
 
 @pytest.mark.parametrize("isa", ISAS)
@@ -125,7 +137,7 @@ def test_channels_agree_with_float64(isa, shape):
     groups=st.integers(1, 9),
     group_size=st.sampled_from([16, 32, 48, 64, 128]),
     count=st.integers(1, 67),
-    bits=st.integers(5, 8),
+    bits=st.sampled_from(BITS),
     kind=st.sampled_from(KINDS),
     isa=st.sampled_from(ISAS),
     seed=st.integers(0, 1000),
@@ -135,7 +147,7 @@ def test_any_shape(out_features, groups, group_size, count, bits, kind, isa, see
 
 
 @pytest.mark.parametrize("isa", ISAS)
-@pytest.mark.parametrize("bits", [5, 6, 8])
+@pytest.mark.parametrize("bits", STORED)
 def test_extremes_do_not_overflow(isa, bits):
     """All codes and activations at their limits, with every pair of signs: 16 bits must hold what they add up."""
     patterns = [np.full(256, 127), np.full(256, -127), np.tile([127, -127], 128)]
@@ -145,7 +157,7 @@ def test_extremes_do_not_overflow(isa, bits):
     assert np.abs(quantized(x, 32).high).max() == 126
     for code in (0, (1 << bits) - 1, 1 << (bits - 1)):
         weight = grouped(bits, "centred", 32, 256, 32)
-        weight.codes.fill(code)
+        weight.codes.fill(code * 17 if bits <= 4 else code)
         assert_product(multiply(pack(weight, "fast"), x, isa), x.astype(np.float64), weight)
     signed = channels(32, 256)
     for code in (-128, 127, 0):
@@ -153,7 +165,7 @@ def test_extremes_do_not_overflow(isa, bits):
         assert_product(multiply(pack(signed, "fast"), x, isa), x.astype(np.float64), signed)
 
 
-@pytest.mark.parametrize("bits", [5, 6, 8])
+@pytest.mark.parametrize("bits", STORED)
 @pytest.mark.parametrize("kind", KINDS)
 def test_wide_instruction_sets_give_the_same_bits(bits, kind):
     packed = pack(grouped(bits, kind, 70, 320, 32), "fast")
@@ -164,7 +176,7 @@ def test_wide_instruction_sets_give_the_same_bits(bits, kind):
 
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("precision", ["fast", "exact"])
-@pytest.mark.parametrize("bits", [5, 6, 8])
+@pytest.mark.parametrize("bits", STORED)
 def test_neither_threads_nor_company_change_a_result(isa, precision, bits):
     packed = pack(grouped(bits, "minimums", 300, 256, 32), precision)
     x = torch.from_numpy(activations(250, 256))
@@ -205,7 +217,8 @@ def test_activations_that_are_not_finite_show(isa, bad):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_rows_are_those_of_the_matrix(dtype, shape):
-    weights = [grouped(bits, kind, *shape) for bits in (5, 6, 7, 8) for kind in KINDS] + [channels(*shape[:2])]
+    weights = [grouped(bits, kind, *shape) for bits in BITS for kind in KINDS if fits(bits, shape[1])]
+    weights.append(channels(*shape[:2]))
     index = torch.tensor([shape[0] - 1, 0, shape[0] // 2, 0])
     for weight in weights:
         assert torch.equal(pack(weight, "fast").rows(index, dtype), dequantize(weight, dtype, index))
@@ -234,7 +247,26 @@ def test_memory():
     assert pack(grouped(8, "minimums", 64, 256, 32)).size_bytes == codes + 2 * scales
     assert pack(grouped(6, "centred", 64, 256, 32)).size_bytes == codes * 6 // 8 + scales
     assert pack(grouped(5, "wide", 64, 256, 32)).size_bytes == codes * 5 // 8 + 4 * scales
+    for bits in (2, 3):  # as GPTQ's files, where zero points take a byte at most
+        assert pack(grouped(bits, "centred", 64, 256, 32)).size_bytes == codes * bits // 8 + scales
+        assert pack(grouped(bits, "points", 64, 256, 32)).size_bytes == codes * bits // 8 + scales + scales // 2
     assert pack(channels(64, 256)).size_bytes == codes + 64 * 4
+
+
+def test_one_zero_point_of_any_value_takes_no_memory():
+    """As in GGUF's TQ2_0: codes 0, 1 and 2 stand for -1, 0 and 1."""
+    weight = grouped(2, "centred", 64, 256, 256)
+    ternary = GroupedInt(**{**vars(weight), "minimums": -weight.scales})
+    assert pack(ternary).size_bytes == 64 * (64 + 2)
+    check(ternary, "", [1, 7])
+    index = torch.arange(64)
+    assert torch.equal(pack(ternary).rows(index, torch.float32), dequantize(ternary, torch.float32))
+
+
+def test_scales_that_fit_float16_take_no_more():
+    weight = grouped(8, "centred", 64, 256, 32)
+    wide = GroupedInt(**{**vars(weight), "scales": weight.scales.astype(np.float32)})
+    assert pack(wide).size_bytes == pack(weight).size_bytes
 
 
 def test_precision(monkeypatch):
@@ -264,7 +296,8 @@ def test_what_is_refused():
 def test_weights_that_are_refused():
     good = vars(grouped(6, "minimums", 20, 64, 32))
     assert supports(GroupedInt(**good))
-    assert not supports(GroupedInt(**{**good, "bits": 4}))
+    assert not supports(GroupedInt(**{**good, "bits": 9}))
+    assert not supports(GroupedInt(**{**good, "bits": 2, "in_features": 63, "group_size": 63}))
     assert not supports(GroupedInt(**{**good, "group_size": 8}))
     wrong = {
         "codes": [np.zeros((20, 63), np.uint8), np.full((20, 64), 64, np.uint8)],
@@ -277,7 +310,7 @@ def test_weights_that_are_refused():
             with pytest.raises(ValueError, match=r"."):
                 pack(GroupedInt(**{**good, name: value}), "fast")
     for name, value in [("codes", np.zeros((20, 64), np.float32)), ("scales", np.zeros((20, 2))),
-                        ("minimums", torch.zeros(20, 2)), ("bits", 3)]:  # fmt: skip
+                        ("minimums", torch.zeros(20, 2)), ("bits", 9)]:  # fmt: skip
         with pytest.raises(TypeError):
             pack(GroupedInt(**{**good, name: value}), "fast")
 
@@ -287,7 +320,7 @@ def test_native_code_refuses_what_it_cannot_trust():
     x, out, index = torch.zeros(2, 64), torch.zeros(2, 4), torch.zeros(2, dtype=torch.int64)
     good = (codes.data_ptr(), False, 4, 64, 64, 8, 32, scales.data_ptr(), scales.data_ptr(), 0, 2, 128)
     for position, value in [(0, 0), (1, 5), (2, 0), (2, -1), (3, 0), (3, 63), (4, 63), (5, 7), (6, 0), (6, -32), (6, 8),
-                            (6, 48), (7, 0), (7, scales.data_ptr() + 2), (8, 0), (9, 2), (9, 3), (10, 3), (10, -1),
+                            (6, 48), (7, 0), (7, scales.data_ptr() + 2), (8, 0), (9, 2), (9, 3), (10, 4), (10, -1),
                             (11, -1), (11, 256)]:  # fmt: skip
         with pytest.raises((ValueError, TypeError)):
             _native.Int8Weight(*good[:position], value, *good[position + 1 :])

@@ -1,4 +1,4 @@
-// Products with weights of 5, 6 and 8 bits: against float64, and bit by bit between instruction sets that fuse
+// Products with weights of 2 to 8 bits: against float64, and bit by bit between instruction sets that fuse
 // multiplication and addition (x86-64-v2 does not).
 #include "linear_int8.hpp"
 
@@ -16,15 +16,16 @@ bool fuses(Isa) { return true; }
 
 struct Problem {
   Int8Panels weight{};
-  std::vector<uint8_t> codes;  // [rows, inputs]
+  std::vector<uint8_t> codes, points;  // [rows, inputs], [rows, groups]
   std::vector<float> scales, minimums, x;
   Bytes data, packed_scales, packed_minimums;
   int64_t tokens;
 
   explicit Problem(Random& random) : tokens(1 + random.below(23)) {
-    weight.codes = Codes(random.below(3));
-    weight.kind = Zero(random.below(3));
-    const int limit = weight.codes == Codes::bits8 ? 256 : weight.codes == Codes::bits6 ? 64 : 32;
+    constexpr Codes all[] = {Codes::bits2, Codes::bits3, Codes::bits4, Codes::bits5, Codes::bits6, Codes::bits8};
+    weight.codes = all[random.below(6)];
+    weight.kind = Zero(random.below(4));
+    const int limit = 1 << int(weight.codes);
     weight.zero = random.below(limit);
     weight.rows = 1 + random.below(90);
     weight.unit = random.below(2) == 0 ? 16 : 32;
@@ -35,6 +36,7 @@ struct Problem {
     for (int64_t i = 0; i < weight.rows * weight.groups(); ++i) {
       scales.push_back(float(1 + random.below(60)) / 64.0f);
       minimums.push_back(float(random.below(100) - 50));
+      points.push_back(uint8_t(random.below(limit)));
     }
     x = random.numbers(tokens * weight.inputs);
     pack();
@@ -46,9 +48,13 @@ struct Problem {
     packed_scales = Bytes(size);
     packed_minimums = Bytes(size);
     for (int64_t panel = 0; panel < panels; ++panel) {
-      pack_codes(weight, {codes.data(), weight.inputs, false}, panel, data.data() + panel * weight.panel_bytes());
-      pack_scales<float>(weight, scales.data(), panel, packed_scales.data());
-      pack_scales<float>(weight, minimums.data(), panel, packed_minimums.data());
+      pack_codes(weight, {codes.data(), weight.inputs, false, false}, panel,
+                 data.data() + panel * weight.panel_bytes());
+      const int64_t rows = weight.rows, groups = weight.groups();
+      uint8_t* low = packed_minimums.data();
+      pack_numbers<float>(scales.data(), rows, groups, panel, packed_scales.data());
+      if (weight.kind == Zero::minimums) pack_numbers<float>(minimums.data(), rows, groups, panel, low);
+      if (weight.kind == Zero::points) pack_numbers<uint8_t>(points.data(), rows, groups, panel, low);
     }
     weight.data = data.data();
     weight.scales = packed_scales.data();
@@ -59,7 +65,7 @@ struct Problem {
     const double code = codes[size_t(row * weight.inputs + input)];
     const size_t at = size_t(row * weight.groups() + input / weight.unit / weight.group);
     if (weight.kind == Zero::minimums) return code * double(scales[at]) + double(minimums[at]);
-    return (code - weight.zero) * double(scales[at]);
+    return (code - (weight.kind == Zero::points ? points[at] : weight.zero)) * double(scales[at]);
   }
 
   std::vector<float> product(Isa isa, const Quantized& quantized) const {
@@ -103,7 +109,7 @@ void check_one(const Problem& problem, const Isas& isas, Report& report, int rou
 }
 
 const Registered kCheck([](const Isas& isas) {
-  Report report("products of 5 to 8 bits");
+  Report report("products of 2 to 8 bits");
   Random random(2);
   for (int round = 0; round < 40; ++round) check_one(Problem(random), isas, report, round);
   return report.close();
