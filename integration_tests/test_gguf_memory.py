@@ -10,8 +10,8 @@ from modulm_quant_gguf.checkpoint import GGUFCheckpoint
 from modulm_quant_gguf.scheme import LAYOUTS, GGUFScheme
 
 ROWS, COLUMNS = 64, 1024
-LARGER = {"TQ1_0": 1.23, "IQ1_S": 3.21, "IQ1_M": 3.43, "IQ2_XXS": 2.43, "IQ2_XS": 2.6, "IQ2_S": 2.35, "IQ3_XXS": 1.64,
-          "IQ3_S": 1.46, "IQ4_XS": 1.18}  # fmt: skip
+LARGER = {"TQ1_0": 1.23, "IQ1_S": 2.17, "IQ1_M": 2.1, "IQ2_XXS": 1.65, "IQ2_XS": 1.6, "IQ2_S": 1.45, "IQ3_XXS": 1.45,
+          "IQ3_S": 1.3}  # fmt: skip
 """Types that do not, and how much more they take."""
 
 

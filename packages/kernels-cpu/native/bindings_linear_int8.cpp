@@ -1,6 +1,8 @@
+#include <nanobind/stl/array.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 
+#include <array>
 #include <atomic>
 #include <tuple>
 
@@ -18,20 +20,22 @@ namespace {
 // Of scales that are multiples: groups per coarse scale, whether multiples are nibbles, their unit, and the addresses of
 // coarse scales and minimums (see `Steps`).
 using StepArguments = std::tuple<int64_t, bool, float, uintptr_t, uintptr_t>;
+using Table = std::array<uint8_t, 16>;
 
 // A matrix of codes of 2 to 8 bits in panels, and what can be asked of it.
 class Int8Weight : public PackedWeight {
  public:
-  // `codes` is [rows, inputs] bytes, rows `stride` apart; signed ones have zero 128. `bits` is how they are stored, not 7; up
+  // `codes` is [rows, inputs] bytes, rows `stride` apart; signed ones have zero 128. `bits` is a `Codes`; up
   // to 4 two codes are in a byte of `codes`, the first in the low nibble. `scales` and, where `kind` wants them, `minimums`
   // are [rows, inputs / group_size] of `scale_type`, or bytes (`Zero::points`, and all where there are `steps`); group_size
-  // is a multiple of 16, or all inputs. `kind` is a `Zero`.
+  // is a multiple of 16, or all inputs. `kind` is a `Zero`. `table` is for codes that are places in one.
   Int8Weight(uintptr_t codes, bool is_signed, int64_t rows, int64_t inputs, int64_t stride, int bits,
              int64_t group_size, uintptr_t scales, uintptr_t minimums, int scale_type, int kind, int zero,
-             const StepArguments& steps) {
+             const StepArguments& steps, const Table& table) {
     require_shape(rows, inputs);
-    require(bits >= 2 && bits <= 8 && bits != 7, "Codes are stored in 2 to 6 or 8 bits");
-    const bool in_pairs = bits <= 4;
+    require((bits >= 2 && bits <= 8 && bits != 7) || bits == int(Codes::table3) || bits == int(Codes::table4),
+            "Codes are stored in 2 to 6 or 8 bits");
+    const bool in_pairs = bits_of(Codes(bits)) <= 4;
     require(!in_pairs || inputs % 2 == 0, "Codes in pairs are no whole number of bytes");
     require(stride >= (in_pairs ? inputs / 2 : inputs) && stride <= kMostNumbers / rows,
             "The codes have rows that overlap");
@@ -43,7 +47,8 @@ class Int8Weight : public PackedWeight {
     const Float type = float_type(scale_type, "The scales");
     require(type != Float::bf16, "Scales are float32 or float16");
     const int64_t unit = small ? 16 : 32, group = group_size == inputs ? (inputs + unit - 1) / unit : group_size / unit;
-    weight_ = {Codes(bits), Zero(kind), zero, rows, inputs, unit, group, nullptr, type, nullptr, nullptr, {}};
+    weight_ = {Codes(bits), Zero(kind), zero, rows, inputs, unit, group, nullptr, type, nullptr, nullptr, {}, {}};
+    std::copy(table.begin(), table.end(), weight_.table);
     set_steps(steps);
     const CodeSource source{pointer<const uint8_t>(codes, 1, "The codes"), stride, is_signed, in_pairs};
     const int64_t size = weight_.steps.span > 0 ? 1 : bytes_of(type);
@@ -212,10 +217,11 @@ void bind_linear_int8(nb::module_& m) {
         nb::arg("steps"), nb::arg("coarse"), Unlocked());
   nb::class_<Int8Weight, PackedWeight>(m, "Int8Weight", "A matrix of codes in panels; see packed_int8.py.")
       .def(nb::init<uintptr_t, bool, int64_t, int64_t, int64_t, int, int64_t, uintptr_t, uintptr_t, int, int, int,
-                    const StepArguments&>(),
+                    const StepArguments&, const Table&>(),
            nb::arg("codes"), nb::arg("is_signed"), nb::arg("rows"), nb::arg("inputs"), nb::arg("stride"),
            nb::arg("bits"), nb::arg("group_size"), nb::arg("scales"), nb::arg("minimums"), nb::arg("scale_type"),
-           nb::arg("kind"), nb::arg("zero"), nb::arg("steps") = StepArguments(0, false, 1.0f, 0, 0), Unlocked())
+           nb::arg("kind"), nb::arg("zero"), nb::arg("steps") = StepArguments(0, false, 1.0f, 0, 0),
+           nb::arg("table") = Table{}, Unlocked())
       .def("linear", &Int8Weight::linear, nb::arg("x"), nb::arg("x_type"), nb::arg("stride"), nb::arg("tokens"),
            nb::arg("out"), nb::arg("out_type"), nb::arg("isa") = "", nb::arg("exact") = false, Unlocked())
       .def("rows", &Int8Weight::rows, nb::arg("index"), nb::arg("count"), nb::arg("out"), nb::arg("out_type"),

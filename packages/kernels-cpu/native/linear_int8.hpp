@@ -23,11 +23,15 @@ namespace modulm {
 inline constexpr int64_t kBlockInputs = 32;
 inline constexpr int64_t kChunkBlocks = 8;  // widened at once: 8 KiB
 
-enum class Codes : int { bits2 = 2, bits3 = 3, bits4 = 4, bits5 = 5, bits6 = 6, bits8 = 8 };
+enum class Codes : int { bits2 = 2, bits3 = 3, bits4 = 4, bits5 = 5, bits6 = 6, bits8 = 8, table3 = 19, table4 = 20 };
+
+// Of `table` codes, codes of 8 bits are what stands in a table at their place.
+inline constexpr bool in_table(Codes codes) { return int(codes) >= 16; }
+inline constexpr int bits_of(Codes codes) { return int(codes) & 15; }
 
 inline constexpr int64_t kQuadBytes = 4 * kPanelRows;
 
-inline constexpr int64_t block_bytes(Codes codes) { return int64_t(codes) * kQuadBytes; }
+inline constexpr int64_t block_bytes(Codes codes) { return bits_of(codes) * kQuadBytes; }
 
 // Where a quad of a block has its bits: `low_bits` of each of the bytes at `low`, and those above them at `high`.
 struct QuadPlace {
@@ -37,7 +41,7 @@ struct QuadPlace {
 
 inline constexpr QuadPlace place_of(Codes codes, int quad) {
   constexpr int bytes = int(kQuadBytes);
-  switch (codes) {
+  switch (Codes(bits_of(codes))) {
     case Codes::bits2: return {quad / 4 * bytes, quad % 4 * 2, 2, 0, 0, 0};
     case Codes::bits3: return {quad / 4 * bytes, quad % 4 * 2, 2, 2 * bytes, quad, 1};
     case Codes::bits4: return {quad / 2 * bytes, quad % 2 * 4, 4, 0, 0, 0};
@@ -46,7 +50,7 @@ inline constexpr QuadPlace place_of(Codes codes, int quad) {
       const int half = quad / 4 * 3 * bytes;
       return {half + quad % 4 / 2 * bytes, quad % 2 * 4, 4, half + 2 * bytes, quad % 4 * 2, 2};
     }
-    case Codes::bits8: break;
+    default: break;
   }
   return {quad * bytes, 0, 8, 0, 0, 0};
 }
@@ -82,6 +86,7 @@ struct Int8Panels {
   const uint8_t* scales;    // [panel][group][32]
   const uint8_t* minimums;  // same shape and type, or bytes (`points`), or null
   Steps steps{};            // `scales` and `minimums` are multiples
+  uint8_t table[16] = {};   // of `table` codes
 
   int64_t blocks() const { return (inputs + kBlockInputs - 1) / kBlockInputs; }
   int64_t units() const { return (inputs + unit - 1) / unit; }

@@ -30,6 +30,11 @@ inline Ints four_inputs(const int8_t* x) {
   return _mm512_set1_epi32(four);
 }
 
+inline Ints bytes_of_table(const uint8_t* table, Ints places) {
+  const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(table));
+  return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(bytes), places);
+}
+
 template <Codes>
 inline Ints taken(Ints code) { return code; }
 inline Ints dot(Ints sum, Ints code, Ints four) { return _mm512_dpbusd_epi32(sum, code, four); }

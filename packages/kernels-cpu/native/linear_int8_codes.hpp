@@ -29,12 +29,14 @@ inline void with_width(Codes codes, const Body& body) {
     case Codes::bits5: return body.template operator()<Codes::bits5>();
     case Codes::bits6: return body.template operator()<Codes::bits6>();
     case Codes::bits8: return body.template operator()<Codes::bits8>();
+    case Codes::table3: return body.template operator()<Codes::table3>();
+    case Codes::table4: return body.template operator()<Codes::table4>();
   }
 }
 
-// Quad `quad` of a block for the lanes from `row` on.
+// Quad `quad` of a block for the lanes from `row` on, as it is stored.
 template <Codes width, int quad>
-inline Ints quad_codes(const uint8_t* block, int row) {
+inline Ints stored_codes(const uint8_t* block, int row) {
   constexpr QuadPlace place = place_of(width, quad);
   const uint8_t* from = block + row * 4;
   const Ints stored = load_bytes(from + place.low);
@@ -45,25 +47,33 @@ inline Ints quad_codes(const uint8_t* block, int row) {
   return either(low, both(high, all_bytes(((1 << place.high_bits) - 1) << place.low_bits)));
 }
 
+// The same as unsigned bytes that are multiplied.
+template <Codes width, int quad>
+inline Ints quad_codes(const Int8Panels& weight, const uint8_t* block, int row) {
+  const Ints stored = stored_codes<width, quad>(block, row);
+  if constexpr (in_table(width)) return bytes_of_table(weight.table, stored);
+  return stored;
+}
+
 // The same for a quad that is not known to the compiler.
 template <Codes width>
-inline Ints any_quad_codes(const uint8_t* block, int row, int quad) {
+inline Ints any_quad_codes(const Int8Panels& weight, const uint8_t* block, int row, int quad) {
   if constexpr (width == Codes::bits8) return load_bytes(block + row * 4 + quad * kQuadBytes);
   Ints codes{};
   quads_in_turn<8>([&](auto number) {
-    if (number == quad) codes = quad_codes<width, int(number)>(block, row);
+    if (number == quad) codes = quad_codes<width, int(number)>(weight, block, row);
   });
   return codes;
 }
 
 // Blocks of any width -> blocks of 8 bits.
 template <Codes width>
-inline void widen_blocks(const uint8_t* from, int64_t blocks, uint8_t* to) {
+inline void widen_blocks(const Int8Panels& weight, const uint8_t* from, int64_t blocks, uint8_t* to) {
   for (int64_t block = 0; block < blocks; ++block) {
     quads_in_turn<8>([&](auto quad) {
       for (int row = 0; row < int(kPanelRows); row += kLanes) {
         store_bytes(to + block * 1024 + quad * kQuadBytes + row * 4,
-                    quad_codes<width, int(quad)>(from + block * block_bytes(width), row));
+                    quad_codes<width, int(quad)>(weight, from + block * block_bytes(width), row));
       }
     });
   }

@@ -33,6 +33,17 @@ inline Ints shifted_right(Ints a) {
 }
 inline Vec to_floats(Ints a) { return __builtin_convertvector(a, Vec); }
 
+inline Ints bytes_of_table(const uint8_t* table, Ints places) {
+#if defined(__SSSE3__)
+  return Ints(_mm_shuffle_epi8(_mm_loadu_si128(reinterpret_cast<const __m128i*>(table)), __m128i(places)));
+#else
+  uint8_t bytes[sizeof(places)];
+  store_bytes(bytes, places);
+  for (uint8_t& byte : bytes) byte = table[byte & 15];
+  return load_bytes(bytes);
+#endif
+}
+
 inline Ints four_inputs(const int8_t* x) {
   int32_t four;
   __builtin_memcpy(&four, x, 4);

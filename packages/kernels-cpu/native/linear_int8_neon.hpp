@@ -27,6 +27,10 @@ inline Ints all_ints(int32_t value) { return vdupq_n_s32(value); }
 inline Ints minus(Ints a, Ints b) { return vsubq_s32(a, b); }
 inline Vec to_floats(Ints a) { return vcvtq_f32_s32(a); }
 
+inline Ints bytes_of_table(const uint8_t* table, Ints places) {
+  return vreinterpretq_s32_u8(vqtbl1q_u8(vld1q_u8(table), vreinterpretq_u8_s32(places)));
+}
+
 inline Ints four_inputs(const int8_t* x) {
   int32_t four;
   __builtin_memcpy(&four, x, 4);

@@ -55,7 +55,7 @@ inline unsigned get_code(Codes codes, const uint8_t* block, int64_t row, int64_t
 // Returns whether all codes fit; those that do not lose their upper bits.
 inline bool pack_codes(const Int8Panels& weight, const CodeSource& from, int64_t panel, uint8_t* to) {
   std::memset(to, 0, size_t(weight.panel_bytes()));
-  const uint32_t mask = ((1u << int(weight.codes)) - 1) * 0x01010101u;
+  const uint32_t mask = ((1u << bits_of(weight.codes)) - 1) * 0x01010101u;
   uint32_t too_large = 0;
   for (int64_t r = 0; r < kPanelRows && panel * kPanelRows + r < weight.rows; ++r) {
     for (int64_t input = 0; input < weight.inputs; input += 4) {
@@ -115,7 +115,8 @@ inline void put_int8_row(const Int8Panels& weight, int64_t row, void* to, Float 
     const float scale = numbers.scale(group), minimum = numbers.minimum(group, scale);
     for (int64_t input = first; input < first + weight.unit && input < weight.inputs; ++input) {
       const uint8_t* block = panel + input / kBlockInputs * block_bytes(weight.codes);
-      const int code = int(get_code(weight.codes, block, row % kPanelRows, input % kBlockInputs));
+      const unsigned stored = get_code(weight.codes, block, row % kPanelRows, input % kBlockInputs);
+      const int code = in_table(weight.codes) ? weight.table[stored] : int(stored);
       put(weight.kind == Zero::shift ? float(code - weight.zero) * scale : float(code) * scale + minimum, to, type,
           at + input);
     }

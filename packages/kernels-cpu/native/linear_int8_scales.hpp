@@ -135,7 +135,7 @@ void add_high(const Scales& scales, const uint8_t* panel, const QuantizedRows& x
     const uint8_t* block = panel + input / kBlockInputs * block_bytes(width);
     const Ints start = all_ints(start_of<range>(scales.weight, high->sum)), four = four_inputs(high->codes);
     for (int row = 0; row < kPanel; row += kLanes) {
-      const Ints codes = any_quad_codes<width>(block, row, int(input % kBlockInputs / 4));
+      const Ints codes = any_quad_codes<width>(scales.weight, block, row, int(input % kBlockInputs / 4));
       const Vec factor = scales.scale(group, row) * all(high->scale);
       store(sums + row, fma(to_floats(add_products<range>(start, codes, four)), factor, load(sums + row)));
     }

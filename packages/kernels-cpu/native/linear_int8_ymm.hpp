@@ -20,6 +20,11 @@ inline Ints shifted_right(Ints a) {
 }
 inline Ints minus(Ints a, Ints b) { return _mm256_sub_epi32(a, b); }
 
+inline Ints bytes_of_table(const uint8_t* table, Ints places) {
+  const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(table));
+  return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(bytes), places);
+}
+
 inline Ints four_inputs(const int8_t* x) {
   int32_t four;
   __builtin_memcpy(&four, x, 4);

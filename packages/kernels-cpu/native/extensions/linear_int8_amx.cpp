@@ -1,4 +1,4 @@
-// Products with 2, 3 and 5 to 8 bits in tiles (see `linear_int8.hpp` for the layout and the order of additions, which is the same):
+// Products with 2 to 8 bits in tiles (see `linear_int8.hpp` for the layout and the order of additions, which is the same):
 // one instruction multiplies a unit of 16 rows, as it lies or widened, by 16 tokens; their sums, exact integers, are scaled
 // as AVX-512 does it. Few tokens are AVX-512's: the bits are the same.
 #include "linear_int8_scales.hpp"
@@ -107,7 +107,7 @@ void multiply_codes(const Int8Panels& weight, const QuantizedRows& x, const Outp
       __builtin_prefetch(codes + kBlocksAhead * block_bytes(width) + i, 0, 2);
     }
     if (width != Codes::bits8) {
-      widen_blocks<width>(codes, stop - block, wide);
+      widen_blocks<width>(weight, codes, stop - block, wide);
       codes = wide;
       written();
     }

@@ -22,7 +22,7 @@ inline void add_unit(const ChunkScales& scales, const uint8_t* block, int row, c
   for (int t = 0; t < tokens; ++t) starts[t] = start_of<range>(scales.weight, x.code_sums[at + t * x.num_groups]);
   Ints sums[tokens][vectors];
   const auto codes = [&](auto quad, int vector) {
-    return quad_codes<stored, first_quad + int(quad)>(block, row + vector * kLanes);
+    return quad_codes<stored, first_quad + int(quad)>(scales.weight, block, row + vector * kLanes);
   };
   unit_sums<range, quads, tokens>(codes, x.codes + at * x.group, x.row_size(), starts, sums);
 #pragma GCC unroll 8
@@ -110,7 +110,8 @@ void multiply_codes(const Int8Panels& weight, const QuantizedRows& x, const Outp
   alignas(64) uint8_t wide[kChunkBlocks * 1024];
   ChunkScales numbers(weight);
   // Where the range does not matter, code for it is made once.
-  constexpr Codes range = !kSignedBytes ? Codes::bits8 : width < Codes::bits5 ? Codes::bits5 : width;
+  constexpr bool is_wide = !kSignedBytes || in_table(width);
+  constexpr Codes range = is_wide ? Codes::bits8 : width < Codes::bits5 ? Codes::bits5 : width;
   const bool widen = width != Codes::bits8 && last - first > 2 * kIntTile;
   for (int64_t panel = begin; panel < end; ++panel) {
     const Scales scales{weight, panel};
@@ -120,7 +121,7 @@ void multiply_codes(const Int8Panels& weight, const QuantizedRows& x, const Outp
       const uint8_t* codes = weight.data + panel * weight.panel_bytes() + block * block_bytes(width);
       numbers.fill(scales, block * per_block, stop * per_block < x.num_groups ? stop * per_block : x.num_groups);
       if (widen) {
-        widen_blocks<width>(codes, stop - block, wide);
+        widen_blocks<width>(weight, codes, stop - block, wide);
         multiply_chunk<Codes::bits8, range, unit>(numbers, wide, block, stop, x, first, last, true, sums);
       } else {
         multiply_chunk<width, range, unit>(numbers, codes, block, stop, x, first, last, false, sums);
@@ -157,7 +158,7 @@ struct Dequantized {
         const int64_t input = (first + block) * kBlockInputs + quad * 4;
         if (input >= weight.inputs) return;
         for (int row = 0; row < kPanel; row += kLanes) {
-          fill(scales, scales.group_of(input / weight.unit), quad_codes<width, int(quad)>(from, row), row,
+          fill(scales, scales.group_of(input / weight.unit), quad_codes<width, int(quad)>(weight, from, row), row,
                values + (block * kBlockInputs + quad * 4) * kPanelRows + row);
         }
       });

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from modulm.interfaces.quantization import ChannelInt8, GroupedInt, Weight
+from modulm.interfaces.quantization import ChannelInt8, Codebook4, GroupedInt, Weight
 from modulm.interfaces.support import Accepted, Rejected, Support
 from modulm_kernels_cpu.packed_dense import PackedMatrix, with_precision
 from modulm_kernels_cpu.scale_steps import find_steps
@@ -19,6 +19,8 @@ from modulm_kernels_cpu.weight_arrays import FLOATS, fit_half, plain, require, s
 
 _SHIFT, _PRODUCT, _MINIMUMS, _POINTS = range(4)
 """`Zero` in linear_int8.hpp: how codes become numbers."""
+_TABLE = 16
+"""Beside bits: codes are places in a table (`Codes` in linear_int8.hpp)."""
 _MOST_PAIRED = 4
 """Codes of so many bits come two to a byte."""
 
@@ -71,6 +73,40 @@ def pack_in_steps(weight: GroupedInt, precision: str) -> PackedMatrix | None:
     _check_groups(weight)
     numbers = _numbers(weight)
     return with_precision(_native_groups(weight, numbers), weight, precision) if numbers.span else None
+
+
+def pack_in_table(weight: Codebook4, values: list[int], size: float, precision: str) -> PackedMatrix | None:
+    """Copy a weight of 4 bits into panels if its scales are of two levels; else return None.
+
+    `values` are those of the codebook in whole steps of `size`, a power of two, at most 127. Where no more than 8
+    are in use, 3 bits say which (GGUF's IQ1 and IQ2).
+    """
+    from modulm_kernels_cpu import _native
+
+    steps = find_steps(weight.group_size, weight.scales)
+    if steps is None:
+        return None
+    codes, used = plain(weight.codes), np.flatnonzero(_in_use(weight.codes))
+    bits, table = 4, values
+    if len(used) <= 1 << 3:
+        place = np.zeros(16, np.uint8)
+        place[used] = np.arange(len(used))
+        codes = (place[:, None] << 4 | place).reshape(-1)[codes]
+        bits, table = 3, [values[code] for code in used]
+    zero = 128
+    table = [*(step + zero for step in table), *[zero] * (16 - len(table))]
+    shape = (weight.out_features, weight.in_features, weight.in_features // 2)
+    numbers = (_TABLE + bits, weight.group_size, steps.multiples[0].ctypes.data, 0, FLOATS["float32"], _SHIFT, zero)
+    coarse = (steps.span, False, steps.unit * size, steps.coarse[0].ctypes.data, 0)
+    return with_precision(
+        _native.Int8Weight(codes.ctypes.data, False, *shape, *numbers, coarse, table), weight, precision
+    )
+
+
+def _in_use(codes: np.ndarray) -> np.ndarray:
+    """Return which of 16 codes there are, two to a byte."""
+    counts = np.bincount(codes.reshape(-1), minlength=256).reshape(16, 16)
+    return counts.sum(axis=0) + counts.sum(axis=1) > 0
 
 
 def _check_groups(weight: GroupedInt) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 from modulm.interfaces.quantization import BlockFloat4, Codebook4, GroupedInt, Weight
 from modulm.interfaces.support import Accepted, Rejected, Support
 from modulm_kernels_cpu.packed_dense import PackedMatrix
-from modulm_kernels_cpu.packed_int8 import pack_in_steps
+from modulm_kernels_cpu.packed_int8 import pack_in_steps, pack_in_table
 from modulm_kernels_cpu.weight_arrays import fit_half, holds, plain, require, same_type, zero_point, zero_points
 
 FourBit: TypeAlias = GroupedInt | Codebook4 | BlockFloat4
@@ -52,7 +52,9 @@ def pack(weight: Weight, precision: str = "fast", isa: str = "") -> PackedMatrix
     if isinstance(weight, GroupedInt):
         return (None if isa else _in_steps(weight, precision)) or PackedMatrix(_grouped(weight, exact, isa), weight)
     if isinstance(weight, Codebook4):
-        return PackedMatrix(_codebook(weight, weight.codebook.tolist(), weight.scales, exact, isa), weight)
+        values = weight.codebook.tolist()
+        made = None if isa else _in_table(weight, values, precision)
+        return made or PackedMatrix(_codebook(weight, values, weight.scales, exact, isa), weight)
     return PackedMatrix(_codebook(weight, list(_E2M1), _block_scales(weight.scales), exact, isa), weight)
 
 
@@ -82,6 +84,17 @@ def _in_steps(weight: GroupedInt, precision: str) -> PackedMatrix | None:
     if scales.dtype != np.float32 or fit_half(scales):
         return None
     return pack_in_steps(replace(weight, scales=scales, minimums=minimums), precision)
+
+
+def _in_table(weight: Codebook4, values: list[float], precision: str) -> PackedMatrix | None:
+    """The same, where values are whole steps, too (IQ4_XS)."""
+    scales = _checked(weight, weight.scales, "scales")
+    if scales.dtype != np.float32 or fit_half(scales) or not all(map(math.isfinite, values)):
+        return None
+    steps, size, distance = steps_of(values)
+    if distance or math.frexp(size)[0] != 0.5:
+        return None
+    return pack_in_table(replace(weight, scales=scales), steps, size, precision)
 
 
 def _grouped(weight: GroupedInt, exact: bool, isa: str) -> Any:

@@ -7,7 +7,7 @@ import pytest
 import torch
 from activation_rule import quantized
 
-from modulm.interfaces.quantization import GroupedInt
+from modulm.interfaces.quantization import Codebook4, GroupedInt
 from modulm.reference.dequantize import dequantize
 from modulm_kernels_cpu import _native, packed_int8, packed_q4
 from modulm_kernels_cpu.scale_steps import find_steps
@@ -20,6 +20,28 @@ TYPES = {  # bits, group size, multiples of scales, of minimums (none: one zero 
     "Q5_K": (5, 32, (0, 64), (0, 64), 176),
     "Q6_K": (6, 16, (-128, 128), None, 210),
 }
+
+
+CODEBOOKS = {  # values, group size, multiples of scales, bytes of 256 weights
+    "IQ4_XS": ((-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113), 32, (-32, 32), 138),
+    "IQ2_XS": ((8, 25, 43, 0, 0, 0, 0, 0, -8, -25, -43, 0, 0, 0, 0, 0), 16, (1, 32), 114),
+    "IQ1_S": ((-0.875, 0.125, 1.125, 0, 0, 0, 0, 0, -1.125, -0.125, 0.875, 0, 0, 0, 0, 0), 32, (1, 16), 106),
+}
+
+
+def make_codebook(name, out_features=40, in_features=512):
+    """The same of types with 16 values; of two of them 6 are in use, so that 3 bits are enough."""
+    values, group_size, multiples, _ = CODEBOOKS[name]
+    work = np.random.default_rng(len(name))
+    used = np.flatnonzero(values).astype(np.uint8)
+    codes = used[work.integers(0, len(used), (out_features, in_features))]
+    coarse = (work.standard_normal((out_features, in_features // 256)) / 500).astype(np.float16).astype(np.float32)
+    scales = coarse.repeat(256 // group_size, axis=1) / 8
+    scales *= work.integers(*multiples, (out_features, in_features // group_size)).astype(np.float32)
+    shape = {"out_features": out_features, "in_features": in_features, "group_size": group_size}
+    return Codebook4(
+        codes=codes[:, 0::2] | codes[:, 1::2] << 4, scales=scales, codebook=np.array(values, np.float32), **shape
+    )
 
 
 def make(name, out_features=40, in_features=512, seed=0):
@@ -58,6 +80,31 @@ def test_rows_are_the_same_bits(name, seed):
     assert pack(weight).size_bytes < 1.04 * TYPES[name][-1] * 64 * 2
     got = pack(weight).rows(torch.arange(40), torch.float32)
     assert torch.equal(got, dequantize(weight, torch.float32))
+
+
+@pytest.mark.parametrize("name", CODEBOOKS)
+def test_codebooks_take_no_more_bits_than_values_in_use(name):
+    weight = make_codebook(name, 64)
+    packed = packed_q4.pack(weight)
+    assert packed.size_bytes == 64 * 2 * CODEBOOKS[name][-1]
+    assert torch.equal(packed.rows(torch.arange(64), torch.float32), dequantize(weight, torch.float32))
+    finer = replace(weight, codebook=weight.codebook * np.float32(1.01))  # no whole steps of a power of two
+    assert packed_q4.pack(finer).size_bytes > packed.size_bytes
+    assert torch.equal(packed_q4.pack(finer).rows(torch.arange(64), torch.float32), dequantize(finer, torch.float32))
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("name", CODEBOOKS)
+@pytest.mark.parametrize("count", [1, 3, 5, 16, 37])
+def test_products_of_codebooks_agree_with_float64(isa, name, count):
+    weight = make_codebook(name)
+    matrix = dequantize(weight, torch.float32).double().numpy()
+    x = np.random.default_rng(count).standard_normal((count, 512)).astype(np.float32)
+    rounded = quantized(x, weight.group_size).values(512)
+    largest = np.abs(weight.scales).astype(np.float64).repeat(weight.group_size, axis=1) * np.abs(weight.codebook).max()
+    for precision, values in (("fast", rounded), ("exact", x.astype(np.float64))):
+        got = packed_q4.pack(weight, precision).linear(torch.from_numpy(x), isa).numpy()
+        assert (np.abs(got - values @ matrix.T) <= 3e-6 * (np.abs(values) @ largest.T) + 1e-30).all()
 
 
 @pytest.mark.parametrize("isa", ISAS)

@@ -22,10 +22,12 @@ struct Problem {
   int64_t tokens;
 
   explicit Problem(Random& random) : tokens(1 + random.below(23)) {
-    constexpr Codes all[] = {Codes::bits2, Codes::bits3, Codes::bits4, Codes::bits5, Codes::bits6, Codes::bits8};
-    weight.codes = all[random.below(6)];
+    constexpr Codes all[] = {Codes::bits2, Codes::bits3, Codes::bits4,  Codes::bits5,
+                             Codes::bits6, Codes::bits8, Codes::table3, Codes::table4};
+    weight.codes = all[random.below(8)];
     weight.kind = Zero(random.below(4));
-    const int limit = 1 << int(weight.codes);
+    for (uint8_t& byte : weight.table) byte = uint8_t(random.below(256));
+    const int limit = 1 << bits_of(weight.codes);
     weight.zero = random.below(limit);
     weight.rows = 1 + random.below(90);
     weight.unit = random.below(2) == 0 ? 16 : 32;
@@ -62,7 +64,8 @@ struct Problem {
   }
 
   double value(int64_t row, int64_t input) const {
-    const double code = codes[size_t(row * weight.inputs + input)];
+    const uint8_t stored = codes[size_t(row * weight.inputs + input)];
+    const double code = in_table(weight.codes) ? weight.table[stored] : stored;
     const size_t at = size_t(row * weight.groups() + input / weight.unit / weight.group);
     if (weight.kind == Zero::minimums) return code * double(scales[at]) + double(minimums[at]);
     return (code - (weight.kind == Zero::points ? points[at] : weight.zero)) * double(scales[at]);
