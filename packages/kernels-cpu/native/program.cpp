@@ -9,10 +9,8 @@ void Frame::make_room(int64_t wanted) {
   if (wanted <= capacity_) return;
   for (const int64_t size : sizes_) require(wanted <= kMostNumbers / size, "A step has more than 2^40 numbers");
   capacity_ = 0;  // until all are there: memory may run out on the way
-  for (size_t i = 0; i < sizes_.size(); ++i) {
-    buffers_[i] = Bytes();  // the old one goes first, so that both are never there
-    buffers_[i] = Bytes(wanted * sizes_[i] * 4);
-  }
+  for (Bytes& buffer : buffers_) buffer = Bytes();  // all old ones go first, so that new ones find room together
+  for (size_t i = 0; i < sizes_.size(); ++i) buffers_[i] = Bytes(wanted * sizes_[i] * 4);
   capacity_ = wanted;
 }
 

@@ -70,10 +70,9 @@ class AsyncLLM:
 
             serving = launch_process(config, reports=reports, restarts=engine_restarts)
         try:
-            resolved = serving.resolved
             loggers = StatLoggers(
                 logged_config(
-                    resolved.config, resolved.model, serving.ready.num_kv_blocks, lambda: _plugin_records(serving)
+                    serving.config, serving.model, serving.ready.num_kv_blocks, lambda: _plugin_records(serving)
                 ),
                 factories=stat_loggers,
                 enable_default_loggers=not disable_log_stats,
@@ -89,8 +88,8 @@ class AsyncLLM:
         self._serving = serving
         self.stat_loggers = stat_loggers
         self._frontend = serving.frontend
-        self.config: EngineConfig = serving.resolved.config
-        self.model_config: ModelConfig = serving.resolved.model
+        self.config: EngineConfig = serving.config
+        self.model_config: ModelConfig = serving.model
         self.tokenizer = serving.frontend.tokenizer
         self.parsers = serving.frontend.parsers
         self._streams = Streams(serving.frontend, serving.client, stat_loggers.record)

@@ -30,6 +30,7 @@ from modulm.errors import ConfigError, EngineError, ModulmError
 from modulm.launch import Serving, build_engine, build_frontend, made_of, resolve_all, resolved_for_frontend
 from modulm.log import logger
 from modulm.plugins.bootstrap import bootstrap
+from modulm.reference.host_memory import give_back_freed
 from modulm.transport.client import TICK_S
 from modulm.transport.codec import Failed, FromEngine, Outputs, Ready, Resolved, decode, encode
 from modulm.transport.restarts import RestartingClient
@@ -206,12 +207,16 @@ def launch_process(config: EngineConfig, *, reports: bool, restarts: int) -> Ser
         resolved = process.wait_resolved()
         client = RestartingClient(process, lambda: EngineProcess(config, reports=reports), restarts=restarts)
         frontend = build_frontend(resolved, client)
+        config, model = resolved.config, resolved.model
+        process.resolved = None
+        del resolved  # the tokenizer has been built, and its JSON is megabytes
+        give_back_freed()
         ready = process.wait_ready()
     except BaseException:
         process.kill()
         raise
     _log.info("%s is ready after %.1f s, in process %d.", config.model, process.load_s, process.pid)
-    return Serving(frontend=frontend, client=client, resolved=resolved, ready=ready)
+    return Serving(frontend=frontend, client=client, config=config, model=model, ready=ready)
 
 
 def main() -> None:
@@ -237,6 +242,7 @@ def _load_and_serve(config: EngineConfig, server: SocketServer) -> None:
     server.say(made_of(resolution, worker))
     gc.collect()
     gc.freeze()  # what was loaded stays: later collections need not look at it
+    give_back_freed()
     server.serve(engine)
 
 

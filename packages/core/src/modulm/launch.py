@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from modulm.config import EngineConfig
+from modulm.config import EngineConfig, ModelConfig
 from modulm.engine.grammar import Grammars
 from modulm.engine.loop import Engine
 from modulm.frontend.defaults import eos_token_ids
@@ -53,7 +53,8 @@ class Serving:
 
     frontend: Frontend
     client: WatchedClient
-    resolved: Resolved
+    config: EngineConfig
+    model: ModelConfig
     ready: Ready
 
 
@@ -66,6 +67,7 @@ def launch(config: EngineConfig, progress: Progress | None = None) -> Launched:
     resolution = resolve_all(config)
     engine, worker = build_engine(resolution, progress)
     frontend = build_frontend(resolved_for_frontend(resolution), InProcessClient(engine))
+    give_back_freed()
     seconds = time.perf_counter() - started
     _log.info("%s (%s) is ready after %.1f s.", config.model, resolution.architecture, seconds)
     return Launched(frontend=frontend, resolution=resolution, worker=worker, seconds=seconds)
@@ -76,9 +78,10 @@ def launch_thread(config: EngineConfig, *, reports: bool) -> Serving:
     resolution = resolve_all(config)
     engine, worker = build_engine(resolution)
     client = ThreadClient(engine, reports=reports)
-    resolved = resolved_for_frontend(resolution)
-    frontend = build_frontend(resolved, client)
-    return Serving(frontend=frontend, client=client, resolved=resolved, ready=made_of(resolution, worker))
+    frontend = build_frontend(resolved_for_frontend(resolution), client)
+    give_back_freed()
+    config, model = resolution.config, resolution.model
+    return Serving(frontend=frontend, client=client, config=config, model=model, ready=made_of(resolution, worker))
 
 
 def resolve_all(config: EngineConfig) -> Resolution:
@@ -151,7 +154,6 @@ def name_plugins(side: str) -> None:
 def build_frontend(resolved: Resolved, client: EngineClient) -> Frontend:
     """Return the front end of an engine that is reached through `client`."""
     tokenizer = Tokenizer.from_data(resolved.tokenizer)
-    give_back_freed()
     return Frontend(
         resolved.config,
         resolved.model,

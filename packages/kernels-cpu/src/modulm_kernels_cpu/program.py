@@ -76,6 +76,7 @@ class NativeProgram:
         """See `StepProgram`."""
         count = len(index)
         if len(self._logits) < count:
+            self._logits = np.empty((0, 0), np.float32)  # the old ones go first, so that new ones find their room
             self._logits = np.empty((count, self._vocab_size), np.float32)
         out = self._logits[:count]
         if count:

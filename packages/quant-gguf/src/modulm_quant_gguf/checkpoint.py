@@ -5,7 +5,6 @@ Puts the parts together: `header.py` reads, `names.py` renames, `config.py` and 
 """
 
 from collections.abc import Iterable
-from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -63,11 +62,7 @@ class GGUFCheckpoint(Checkpoint):
         return generation_config(self.header.metadata)
 
     def tokenizer(self) -> TokenizerData:
-        """Return tokenizer, special tokens and chat template. Raises `CheckpointError` naming the key."""
-        return self._tokenizer
-
-    @cached_property
-    def _tokenizer(self) -> TokenizerData:
+        """Return tokenizer, special tokens and chat template, made anew. Raises `CheckpointError` naming the key."""
         return tokenizer_data(self.header.metadata)
 
     def tensor_names(self) -> Iterable[str]:

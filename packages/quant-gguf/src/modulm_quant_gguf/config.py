@@ -65,9 +65,9 @@ def generation_config(metadata: Metadata) -> dict[str, Any]:
     ends = [config.get("eos_token_id", -1)]
     ends += [metadata.read(f"tokenizer.ggml.{name}_token_id", int, -1) for name in ("eot", "eom")]
     if "tokenizer.ggml.tokens" in metadata:
-        tokens = metadata.strings("tokenizer.ggml.tokens")
-        kinds = metadata.numbers("tokenizer.ggml.token_type", len(tokens), _CONTROL)
-        controls = {token: id_ for id_, token in enumerate(tokens) if kinds[id_] == _CONTROL}
+        kinds = metadata.numbers("tokenizer.ggml.token_type", metadata.count("tokenizer.ggml.tokens"), _CONTROL)
+        ids = [id_ for id_, kind in enumerate(kinds) if kind == _CONTROL]
+        controls = dict(zip(metadata.strings("tokenizer.ggml.tokens", ids), ids, strict=True))
         ends += [controls.get(token, -1) for token in _ENDS]
     unique = list(dict.fromkeys(end for end in ends if end >= 0))
     return config | ({"eos_token_id": unique} if unique else {})
@@ -80,7 +80,7 @@ def _vocab_size(header: Header, keys: Keys) -> int:
         return embedding.shape[0]
     if "vocab_size" in keys:
         return keys.whole("vocab_size")
-    return len(header.metadata.strings("tokenizer.ggml.tokens"))
+    return header.metadata.count("tokenizer.ggml.tokens")
 
 
 def _dtype(header: Header) -> str:

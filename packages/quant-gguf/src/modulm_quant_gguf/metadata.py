@@ -1,9 +1,10 @@
-"""Metadata of one GGUF file: keys to values, typed on reading. Arrays of strings are decoded when first asked for.
+"""Metadata of one GGUF file: keys to values, typed on reading. Arrays of strings are decoded when asked for, and not kept.
 
 Knows the value types of the format, not what any key means. Filled by `header.py`, read by `config.py`, `tokenizer.py`.
 """
 
 import struct
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -24,13 +25,17 @@ class StringArray:
     raw: memoryview
     count: int
 
-    def decode(self) -> list[str]:
-        """Return the strings. Raises `UnicodeDecodeError`."""
+    def decode(self, indexes: Iterable[int] | None = None) -> list[str]:
+        """Return the strings, or those at `indexes`, which ascend. Raises `UnicodeDecodeError`."""
         raw, position, strings = bytes(self.raw), 0, []
-        for _ in range(self.count):
+        wanted = iter(range(self.count) if indexes is None else indexes)
+        following = next(wanted, None)
+        for index in range(self.count):
             start = position + 8
             position = start + _LENGTH.unpack_from(raw, position)[0]
-            strings.append(raw[start:position].decode())
+            if index == following:
+                strings.append(raw[start:position].decode())
+                following = next(wanted, None)
         return strings
 
 
@@ -40,7 +45,6 @@ class Metadata:
     def __init__(self, path: Path, values: dict[str, Any]) -> None:
         self.path = path
         self._values = values
-        self._strings: dict[str, list[str]] = {}
 
     def __contains__(self, key: str) -> bool:
         return key in self._values
@@ -64,17 +68,16 @@ class Metadata:
             raise self.refusal(key, f"is {value}, below zero")
         return value
 
-    def strings(self, key: str) -> list[str]:
-        """Return an array of strings. Raises `CheckpointError` also where one is not UTF-8."""
-        value = self._value(key, _UNSET)
-        if key not in self._strings:
-            if not isinstance(value, StringArray):
-                raise self.refusal(key, "is not an array of strings")
-            try:
-                self._strings[key] = value.decode()
-            except UnicodeDecodeError as error:
-                raise self.refusal(key, f"is not valid UTF-8: {error}") from error
-        return self._strings[key]
+    def strings(self, key: str, indexes: Iterable[int] | None = None) -> list[str]:
+        """Return an array of strings, or those at `indexes`. Raises `CheckpointError` also where one is not UTF-8."""
+        try:
+            return self._string_array(key).decode(indexes)
+        except UnicodeDecodeError as error:
+            raise self.refusal(key, f"is not valid UTF-8: {error}") from error
+
+    def count(self, key: str) -> int:
+        """Return how many strings an array has. Raises `CheckpointError`."""
+        return self._string_array(key).count
 
     def numbers(self, key: str, length: int, default: Any = _UNSET) -> list[Any]:
         """Return the first `length` numbers of an array, or as many of `default` where the file has none."""
@@ -88,6 +91,12 @@ class Metadata:
     def refusal(self, key: str, reason: str) -> CheckpointError:
         """Return an error that names file and key; `reason` is a clause."""
         return CheckpointError(f"Key {key!r} of {self.path} {reason}.")
+
+    def _string_array(self, key: str) -> StringArray:
+        value = self._value(key, _UNSET)
+        if not isinstance(value, StringArray):
+            raise self.refusal(key, "is not an array of strings")
+        return value
 
     def _value(self, key: str, default: Any) -> Any:
         value = self._values.get(key, default)

@@ -5,10 +5,11 @@ of its scores). Builds JSON and imports no tokenizer library. Knows no weights; 
 Source: docs/gguf.md of ggml, llama-vocab.cpp, and transformers' conversion of SentencePiece models.
 """
 
-import json
 import logging
 from itertools import groupby
 from typing import Any
+
+import msgspec
 
 from modulm.interfaces.checkpoint import TokenizerData
 from modulm_quant_gguf.metadata import Metadata
@@ -38,9 +39,9 @@ def tokenizer_data(metadata: Metadata) -> TokenizerData:
         "post_processor": _post_processor(vocabulary, config),
         **parts,
     }
-    return TokenizerData(
-        tokenizer_json=json.dumps(content, ensure_ascii=False), config=config, chat_template=_chat_template(metadata)
-    )
+    # In one piece: the standard library makes a string of every token and mark, and leaves memory in tatters.
+    written = msgspec.json.encode(content).decode()
+    return TokenizerData(tokenizer_json=written, config=config, chat_template=_chat_template(metadata))
 
 
 class _Vocabulary:
