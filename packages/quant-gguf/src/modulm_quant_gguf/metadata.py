@@ -1,4 +1,4 @@
-"""Metadata of one GGUF file: keys to values, typed on reading. Arrays of strings are decoded when asked for, and not kept.
+"""Metadata of one GGUF file: keys to values, typed on reading. Strings of arrays are decoded on demand, and not kept.
 
 Knows the value types of the format, not what any key means. Filled by `header.py`, read by `config.py`, `tokenizer.py`.
 """

@@ -18,10 +18,10 @@ from modulm.types import EngineStats
 
 _log = logger("stats")
 _MOST_REPORTS = 256
-_REST_S = 0.05
-"""The thread takes in what came meanwhile after such a rest: it is woken twenty times a second, not every step."""
+_REST_S = 0.2
+"""The thread takes in what came meanwhile after such a rest: it is woken five times a second, not every step."""
 _TURN_S = 0.0005
-"""After so long it gives the interpreter to whoever waits for it; after every report, that cost more than the reports."""
+"""After so long it lets others have the interpreter; after each report, that costs more than most reports."""
 
 
 class StatFeed:

@@ -6,6 +6,7 @@ and streams end with an error event. A second signal ends at once.
 
 import asyncio
 import errno
+import gc
 import os
 import socket
 import ssl
@@ -67,6 +68,8 @@ def serve(app: FastAPI, llm: "AsyncLLM", options: ServerOptions, bound: socket.s
     if not options.api_key and not options.uds and options.host in ("0.0.0.0", "::"):
         _log.warning("Anyone who reaches this machine may use the server: it has no --api-key, and --host is open.")
     _log.info("Serving %s on %s.", app.state.serving.model_name, where)
+    gc.collect()
+    gc.freeze()  # what was loaded stays: a collection would look at it for tens of milliseconds, and streams wait
     try:
         Listener(uvicorn_config(app, options), llm, options.shutdown_timeout).run(sockets=[bound])
     finally:

@@ -127,9 +127,7 @@ class Server:
         ready = Ready(explained={"choices": []}, plugins=[])
         frontend = build_frontend(resolved, client)
         self.rejections = []
-        serving = Serving(
-            frontend=frontend, client=client, config=resolved.config, model=resolved.model, ready=ready
-        )
+        serving = Serving(frontend=frontend, client=client, config=resolved.config, model=resolved.model, ready=ready)
         stat_loggers = StatLoggers(logged_config(config, model), enable_default_loggers=False)
         stat_loggers.record_admission_rejection = self.rejections.append
         self.llm = AsyncLLM(serving, stat_loggers)
