@@ -50,7 +50,7 @@ class Int8Weight : public PackedWeight {
     weight_ = {Codes(bits), Zero(kind), zero, rows, inputs, unit, group, nullptr, type, nullptr, nullptr, {}, {}};
     std::copy(table.begin(), table.end(), weight_.table);
     set_steps(steps);
-    const CodeSource source{pointer<const uint8_t>(codes, 1, "The codes"), stride, is_signed, in_pairs};
+    const CodeSource source{pointer<const uint8_t>(codes, 1, "The codes"), stride, is_signed};
     const int64_t size = weight_.steps.span > 0 ? 1 : bytes_of(type);
     const void* factors = pointer<const void>(scales, size, "The scales");
     const void* low = nullptr;

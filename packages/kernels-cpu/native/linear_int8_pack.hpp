@@ -9,35 +9,40 @@
 
 namespace modulm {
 
-// One byte per input, or two inputs to a byte, the first in the low nibble. Rows are `stride` bytes apart. Signed bytes
-// become codes with zero 128.
+// One byte per input, or, up to 4 bits, two inputs to a byte, the first in the low nibble. Rows are `stride` bytes apart.
+// Signed bytes become codes with zero 128.
 struct CodeSource {
   const uint8_t* data;
   int64_t stride;
   bool is_signed;
-  bool in_pairs;
 
   // The codes from `input` on, a multiple of 4, of which there are `left` in the row: four as bytes of a word, the first
   // the lowest; zeros for those past the row.
+  template <bool in_pairs>
   uint32_t four(int64_t row, int64_t input, int64_t left) const {
     const uint8_t* from = data + row * stride + (in_pairs ? input / 2 : input);
-    const int64_t count = left < 4 ? left : 4;
     uint32_t word = 0;
-    std::memcpy(&word, from, size_t(in_pairs ? (count + 1) / 2 : count));
-    if (!in_pairs) return is_signed ? word ^ 0x80808080u : word;
-    return (word & 0xfu) | (word & 0xf0u) << 4 | (word & 0xf00u) << 8 | (word & 0xf000u) << 12;
+    if (left >= 4) {
+      std::memcpy(&word, from, in_pairs ? 2 : 4);
+    } else {
+      std::memcpy(&word, from, size_t(in_pairs ? (left + 1) / 2 : left));
+    }
+    if constexpr (!in_pairs) return is_signed ? word ^ 0x80808080u : word;
+    word = (word | word << 8) & 0x00ff00ffu;
+    return (word | word << 4) & 0x0f0f0f0fu;
   }
 };
 
 // Puts the four codes of one quad of panel row `row` into a block of zeros. Codes lie in the bytes of `four`.
-inline void put_quad(Codes codes, uint8_t* block, int64_t row, int64_t quad, uint32_t four) {
-  const auto merge = [&](int64_t at, uint32_t bits) {
+template <int bits>
+inline void put_quad(uint8_t* block, int64_t row, int64_t quad, uint32_t four) {
+  const auto merge = [&](int64_t at, uint32_t part) {
     uint32_t there;
     std::memcpy(&there, block + at + row * 4, 4);
-    there |= bits;
+    there |= part;
     std::memcpy(block + at + row * 4, &there, 4);
   };
-  const QuadPlace place = place_of(codes, int(quad));
+  const QuadPlace place = place_of(Codes(bits), int(quad));
   const uint32_t low = ((1u << place.low_bits) - 1) * 0x01010101u, high = ((1u << place.high_bits) - 1) * 0x01010101u;
   merge(place.low, (four & low) << place.low_shift);
   if (place.high_bits > 0) merge(place.high, (four >> place.low_bits & high) << place.high_shift);
@@ -53,19 +58,30 @@ inline unsigned get_code(Codes codes, const uint8_t* block, int64_t row, int64_t
 }
 
 // Returns whether all codes fit; those that do not lose their upper bits.
-inline bool pack_codes(const Int8Panels& weight, const CodeSource& from, int64_t panel, uint8_t* to) {
+template <int bits>
+bool pack_codes_of(const Int8Panels& weight, const CodeSource& from, int64_t panel, uint8_t* to) {
   std::memset(to, 0, size_t(weight.panel_bytes()));
-  const uint32_t mask = ((1u << bits_of(weight.codes)) - 1) * 0x01010101u;
+  constexpr uint32_t mask = ((1u << bits) - 1) * 0x01010101u;
   uint32_t too_large = 0;
   for (int64_t r = 0; r < kPanelRows && panel * kPanelRows + r < weight.rows; ++r) {
     for (int64_t input = 0; input < weight.inputs; input += 4) {
-      const uint32_t four = from.four(panel * kPanelRows + r, input, weight.inputs - input);
+      const uint32_t four = from.four<(bits <= 4)>(panel * kPanelRows + r, input, weight.inputs - input);
       too_large |= four & ~mask;
-      put_quad(weight.codes, to + input / kBlockInputs * block_bytes(weight.codes), r, input % kBlockInputs / 4,
-               four & mask);
+      put_quad<bits>(to + input / kBlockInputs * (bits * kQuadBytes), r, input % kBlockInputs / 4, four & mask);
     }
   }
   return too_large == 0;
+}
+
+inline bool pack_codes(const Int8Panels& weight, const CodeSource& from, int64_t panel, uint8_t* to) {
+  switch (bits_of(weight.codes)) {
+    case 2: return pack_codes_of<2>(weight, from, panel, to);
+    case 3: return pack_codes_of<3>(weight, from, panel, to);
+    case 4: return pack_codes_of<4>(weight, from, panel, to);
+    case 5: return pack_codes_of<5>(weight, from, panel, to);
+    case 6: return pack_codes_of<6>(weight, from, panel, to);
+    default: return pack_codes_of<8>(weight, from, panel, to);
+  }
 }
 
 // Numbers [rows, columns] -> [panel][column][32], with zeros past the last row.

@@ -17,16 +17,17 @@ inline float common_step(const float* scales, int64_t count) {
   uint32_t common = 0;
   int lowest = 0;
   for (int64_t i = 0; i < count; ++i) {
-    if (!std::isfinite(scales[i])) return none;
-    if (scales[i] == 0.0f) continue;
-    int exponent;
-    const auto whole = uint32_t(std::ldexp(std::frexp(std::fabs(scales[i]), &exponent), 24));
-    const int zeros = __builtin_ctz(whole);
-    lowest = common == 0 ? exponent + zeros : std::min(lowest, exponent + zeros);
-    common = std::gcd(common, whole >> zeros);
+    const uint32_t bits = __builtin_bit_cast(uint32_t, scales[i]) & 0x7fffffffu, exponent = bits >> 23;
+    if (exponent == 255) return none;
+    if (bits == 0) continue;
+    const uint32_t whole = exponent == 0 ? bits : (bits & 0x7fffffu) | 0x800000u;
+    const int zeros = __builtin_ctz(whole), last = int(std::max(exponent, 1u)) + zeros;
+    const uint32_t odd = whole >> zeros;
+    lowest = common == 0 ? last : std::min(lowest, last);
+    if (common == 0 || odd % common != 0) common = std::gcd(common, odd);  // nearly always one division
   }
   for (uint32_t factor = 1; factor <= 128; factor += 2) {  // multiples may have one in common
-    if (common % factor == 0 && common / factor < 2048) return std::ldexp(float(common / factor), lowest - 24);
+    if (common % factor == 0 && common / factor < 2048) return std::ldexp(float(common / factor), lowest - 150);
   }
   return none;
 }

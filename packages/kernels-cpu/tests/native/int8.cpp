@@ -18,7 +18,9 @@ struct Problem {
   Int8Panels weight{};
   std::vector<uint8_t> codes, points;  // [rows, inputs], [rows, groups]
   std::vector<float> scales, minimums, x;
-  Bytes data, packed_scales, packed_minimums;
+  std::vector<uint8_t> multiples, low_multiples;  // of scales and minimums, where they are such
+  std::vector<uint16_t> coarse;                   // [rows, coarse groups], of both
+  Bytes data, packed_scales, packed_minimums, packed_coarse;
   int64_t tokens;
 
   explicit Problem(Random& random) : tokens(1 + random.below(23)) {
@@ -34,14 +36,41 @@ struct Problem {
     weight.group = 1 + random.below(3);
     weight.inputs = 1 + random.below(400);
     weight.scale_type = Float::f32;
+    if (weight.kind != Zero::points && random.below(3) == 0) choose_steps(random);
     for (int64_t i = 0; i < weight.rows * weight.inputs; ++i) codes.push_back(uint8_t(random.below(limit)));
     for (int64_t i = 0; i < weight.rows * weight.groups(); ++i) {
       scales.push_back(float(1 + random.below(60)) / 64.0f);
       minimums.push_back(float(random.below(100) - 50));
       points.push_back(uint8_t(random.below(limit)));
     }
+    if (weight.steps.span > 0) make_multiples(random);
     x = random.numbers(tokens * weight.inputs);
     pack();
+  }
+
+  void choose_steps(Random& random) {
+    weight.inputs = kChunkBlocks * kBlockInputs * (1 + random.below(2));
+    weight.group = 1 + random.below(2);
+    weight.steps.span = kChunkBlocks * kBlockInputs / weight.unit / weight.group;
+    weight.steps.in_nibbles = weight.kind == Zero::minimums && random.below(2) == 0;
+    weight.steps.unit = 0.25f;
+  }
+
+  void make_multiples(Random& random) {
+    const int64_t columns = weight.coarse_groups();
+    for (int64_t i = 0; i < weight.rows * columns; ++i) coarse.push_back(to_f16(float(random.below(9) - 4) / 64.0f));
+    const auto multiple = [&](std::vector<uint8_t>& to, float factor) {
+      const int number = weight.steps.in_nibbles ? random.below(16) : random.below(256) - 128;
+      to.push_back(uint8_t(number));
+      return factor * weight.steps.unit * float(number);
+    };
+    for (int64_t at = 0; at < weight.rows * weight.groups(); ++at) {
+      const int64_t row = at / weight.groups(), column = at % weight.groups() / weight.steps.span;
+      const float factor = from_f16(coarse[size_t(row * columns + column)]);
+      scales[size_t(at)] = multiple(multiples, factor);
+      minimums[size_t(at)] = multiple(low_multiples, factor);
+      if (weight.steps.in_nibbles) multiples.back() = uint8_t(multiples.back() | low_multiples.back() << 4);
+    }
   }
 
   void pack() {
@@ -49,18 +78,44 @@ struct Problem {
     data = Bytes(panels * weight.panel_bytes());
     packed_scales = Bytes(size);
     packed_minimums = Bytes(size);
+    const std::vector<uint8_t> rows_of_codes = stored_codes();
+    const int64_t stride = int64_t(rows_of_codes.size()) / weight.rows;
     for (int64_t panel = 0; panel < panels; ++panel) {
-      pack_codes(weight, {codes.data(), weight.inputs, false, false}, panel,
-                 data.data() + panel * weight.panel_bytes());
-      const int64_t rows = weight.rows, groups = weight.groups();
-      uint8_t* low = packed_minimums.data();
-      pack_numbers<float>(scales.data(), rows, groups, panel, packed_scales.data());
-      if (weight.kind == Zero::minimums) pack_numbers<float>(minimums.data(), rows, groups, panel, low);
-      if (weight.kind == Zero::points) pack_numbers<uint8_t>(points.data(), rows, groups, panel, low);
+      pack_codes(weight, {rows_of_codes.data(), stride, false}, panel, data.data() + panel * weight.panel_bytes());
+      weight.steps.span > 0 ? pack_multiples(panel) : pack_scales(panel);
     }
     weight.data = data.data();
     weight.scales = packed_scales.data();
-    weight.minimums = packed_minimums.data();
+    weight.minimums = weight.steps.in_nibbles ? weight.scales : packed_minimums.data();
+    weight.steps.scales = weight.steps.minimums = packed_coarse.data();
+  }
+
+  // Two to a byte where they have no more than 4 bits.
+  std::vector<uint8_t> stored_codes() const {
+    if (bits_of(weight.codes) > 4) return codes;
+    const int64_t stride = (weight.inputs + 1) / 2;
+    std::vector<uint8_t> pairs(size_t(weight.rows * stride));
+    for (int64_t i = 0; i < weight.rows * weight.inputs; ++i) {
+      const int64_t row = i / weight.inputs, input = i % weight.inputs;
+      pairs[size_t(row * stride + input / 2)] |= uint8_t(codes[size_t(i)] << (input % 2 * 4));
+    }
+    return pairs;
+  }
+
+  void pack_scales(int64_t panel) {
+    const int64_t rows = weight.rows, groups = weight.groups();
+    uint8_t* low = packed_minimums.data();
+    pack_numbers<float>(scales.data(), rows, groups, panel, packed_scales.data());
+    if (weight.kind == Zero::minimums) pack_numbers<float>(minimums.data(), rows, groups, panel, low);
+    if (weight.kind == Zero::points) pack_numbers<uint8_t>(points.data(), rows, groups, panel, low);
+  }
+
+  void pack_multiples(int64_t panel) {
+    const int64_t rows = weight.rows, groups = weight.groups();
+    pack_numbers<uint8_t>(multiples.data(), rows, groups, panel, packed_scales.data());
+    pack_numbers<uint8_t>(low_multiples.data(), rows, groups, panel, packed_minimums.data());
+    if (panel == 0) packed_coarse = Bytes(panels_of(rows) * weight.coarse_groups() * kPanelRows * 2);
+    pack_numbers<uint16_t>(coarse.data(), rows, weight.coarse_groups(), panel, packed_coarse.data());
   }
 
   double value(int64_t row, int64_t input) const {
