@@ -18,6 +18,8 @@ def variables(engine: str, env: Environment | None, cores: list[int]) -> dict[st
     """Return the variables of a child of `engine`, whose threads run on `cores`."""
     cache = str(cache_folder(engine))
     shared = {"OMP_NUM_THREADS": str(len(cores)), "XDG_CACHE_HOME": cache, "HF_HUB_OFFLINE": "1", "DO_NOT_TRACK": "1"}
+    # pip compiles the modules that it installs; other installers leave that to the first start, if it is allowed.
+    shared |= {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(CACHES / "bytecode")}
     if engine != "vllm" or env is None:
         return shared
     preload = [*_tcmalloc(), *sorted(env.folder.glob("lib/libiomp5.so"))]

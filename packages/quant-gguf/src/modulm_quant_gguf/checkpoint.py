@@ -63,7 +63,9 @@ class GGUFCheckpoint(Checkpoint):
 
     def tokenizer(self) -> TokenizerData:
         """Return tokenizer, special tokens and chat template, made anew. Raises `CheckpointError` naming the key."""
-        return tokenizer_data(self.header.metadata)
+        data = tokenizer_data(self.header.metadata)
+        self.release()
+        return data
 
     def tensor_names(self) -> Iterable[str]:
         """Return the names of all tensors; one that transformers does not have keeps GGUF's name."""

@@ -32,17 +32,19 @@ def host_caches(
         dtypes: Of each layer's cache; bfloat16 comes as uint16.
     """
     caches = {}
-    for names in buffers:
-        types = {name: np.dtype(KV_CACHE_DTYPES[dtypes[name]].array) for name in names}
-        # numpy's zeros come from the operating system untouched, so that memory is taken only as the cache fills;
-        # torch.zeros would write them all.
-        needed = _size(names, shapes, types)
-        alignment = _HUGE_PAGE if needed >= 2 * _HUGE_PAGE else _ALIGNMENT
-        memory = np.zeros(needed + alignment, dtype=np.uint8)
-        offset = -memory.ctypes.data % alignment
+    types = {name: np.dtype(KV_CACHE_DTYPES[dtypes[name]].array) for names in buffers for name in names}
+    sizes = [_size(names, shapes, types) for names in buffers]
+    alignments = [_HUGE_PAGE if size >= 2 * _HUGE_PAGE else _ALIGNMENT for size in sizes]
+    # numpy's zeros come from the operating system untouched, so that memory is taken only as the cache fills;
+    # torch.zeros would write them all. Of many pieces glibc would still write 132 KiB each.
+    memory = np.zeros(sum(sizes) + sum(alignments), dtype=np.uint8)
+    start = memory.ctypes.data
+    for names, size, alignment in zip(buffers, sizes, alignments, strict=True):
+        start += -start % alignment
+        offset = start - memory.ctypes.data
         for name in names:
-            size = math.prod(shapes[name]) * types[name].itemsize
             caches[name] = memory[offset : offset + size].view(types[name]).reshape(shapes[name])
+        start += size
     return caches
 
 
