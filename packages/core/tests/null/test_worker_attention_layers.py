@@ -1,5 +1,9 @@
 """Attention layers and their memory: dtypes that are asked for or preferred, bytes of pages, caches of every dtype."""
 
+import platform
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -70,3 +74,28 @@ def test_auto_is_what_the_backend_prefers():
     found, asked = layers("auto")
     assert asked == ["float32", "float32"]  # whether a backend serves is asked before what it prefers
     assert {spec.kv_cache_dtype for spec in found.specs.values()} == {BYTES}
+
+
+@pytest.mark.skipif(platform.system() != "Linux", reason="memory is read from /proc")
+def test_caches_take_no_memory_before_they_are_used():
+    code = """
+import re
+from pathlib import Path
+from modulm.worker.kv_memory import host_caches
+
+def resident_kib():
+    return int(re.search(r"RssAnon:\\s+(\\d+)", Path("/proc/self/status").read_text())[1])
+
+names = [f"layer{n}" for n in range(30)]
+bytearray(30 << 20)  # glibc has seen large pieces come and go, as when weights are loaded: the next are of its heap
+before = resident_kib()
+shapes, dtypes = dict.fromkeys(names, (6 << 20,)), dict.fromkeys(names, "int8_per_token_head")
+caches = host_caches([[name] for name in names], shapes, dtypes)
+assert len({cache.ctypes.data for cache in caches.values()}) == 30
+assert all(cache.ctypes.data % (2 << 20) == 0 for cache in caches.values())
+spans = sorted((cache.ctypes.data, cache.nbytes) for cache in caches.values())
+assert all(start + size <= following for (start, size), (following, _) in zip(spans, spans[1:]))
+print(resident_kib() - before)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
+    assert int(done.stdout) < 1024

@@ -137,7 +137,8 @@ def test_values_of_every_type(version, bytes_of, tmp_path):
         else:
             with pytest.raises(CheckpointError, match="below zero"):
                 header.metadata.read(f"k{kind}", int)
-    assert header.metadata.strings("s") == ["a", "", "ß"]
+    assert header.metadata.strings("s") == ["a", "", "ß"] and header.metadata.count("s") == 3
+    assert header.metadata.strings("s", [0, 2]) == ["a", "ß"] and header.metadata.strings("s", []) == []
     assert header.metadata.numbers("n", 2) == [0.5, -1]
     assert header.tensors["t"].shape == (2, 4)
 
@@ -157,6 +158,7 @@ def test_wrong_types_name_the_key(bytes_of, tmp_path):
         lambda: metadata.numbers("a.b", 1),
         lambda: metadata.read("a.c", str),
         lambda: metadata.strings("a.c"),
+        lambda: metadata.count("a.c"),
         lambda: metadata.numbers("a.c", 2),
         lambda: metadata.numbers("a.d", 0),
         lambda: metadata.read("a.x", int),
