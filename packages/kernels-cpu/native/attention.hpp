@@ -91,6 +91,6 @@ struct AttentionKernels {
   void (*join)(const AttentionCall& call, const AttentionUnit& unit, int64_t kv_head, const float* partial);
 };
 
-MODULM_FAMILY(AttentionKernels, attention)
+MODULM_FAMILY_OF(AttentionKernels, attention, avx2, amx)
 
 }  // namespace modulm

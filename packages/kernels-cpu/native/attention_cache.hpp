@@ -81,15 +81,34 @@ inline const float* value_of(const AttentionCall& call, int64_t kv_head, int64_t
 inline float scale_of(const float* scales, int64_t kv_head) { return scales == nullptr ? 1.0f : scales[kv_head]; }
 
 template <class T>
+inline void narrow_all(const float* x, int64_t size, T* to) {
+  for (int64_t i = 0; i < size; ++i) narrow(x[i], to + i);
+}
+#if defined(__F16C__)
+inline void narrow_all(const float* x, int64_t size, Half* to) {
+  int64_t i = 0;
+  for (; i + 8 <= size; i += 8) {
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to + i), _mm256_cvtps_ph(_mm256_loadu_ps(x + i), 0));
+  }
+  for (; i < size; ++i) narrow(x[i], to + i);
+}
+#endif
+
+template <class T>
 void write_token(const AttentionCall& call, const Blocks<T>& blocks, int64_t kv_head, int64_t token, int64_t block,
                  int64_t offset) {
-  T *to_key = blocks.key(block, offset), *to_value = blocks.value(block, offset);
-  const auto put = [](float x, float scale, T* to) { narrow(sizeof(T) == 1 ? x / scale : x, to); };
+  float numbers[kLargestHead];
+  T codes[kLargestHead];
+  const int64_t size = call.head_size;
   const float key_scale = scale_of(call.key_scales, kv_head), value_scale = scale_of(call.value_scales, kv_head);
-  rotated(call, key_of(call, kv_head, token), token,
-          [=](int64_t d, float x) { put(x, key_scale, to_key + d * call.block_size); });
+  const auto scaled = [](float x, float scale) { return sizeof(T) == 1 ? x / scale : x; };
+  rotated(call, key_of(call, kv_head, token), token, [&](int64_t d, float x) { numbers[d] = scaled(x, key_scale); });
+  narrow_all(numbers, size, codes);
+  T* to_key = blocks.key(block, offset);
+  for (int64_t d = 0; d < size; ++d) to_key[d * call.block_size] = codes[d];
   const float* value = value_of(call, kv_head, token);
-  for (int64_t d = 0; d < call.head_size; ++d) put(value[d], value_scale, to_value + d);
+  for (int64_t d = 0; d < size; ++d) numbers[d] = scaled(value[d], value_scale);
+  narrow_all(numbers, size, blocks.value(block, offset));
 }
 
 // Largest magnitude; infinite where one is not finite.
@@ -114,7 +133,7 @@ inline float to_bytes(const float* x, int64_t size, int8_t* codes) {
 }
 
 template <>
-void write_token(const AttentionCall& call, const Blocks<int8_t>& blocks, int64_t kv_head, int64_t token,
+inline void write_token(const AttentionCall& call, const Blocks<int8_t>& blocks, int64_t kv_head, int64_t token,
                  int64_t block, int64_t offset) {
   float numbers[kLargestHead];
   int8_t codes[kLargestHead];

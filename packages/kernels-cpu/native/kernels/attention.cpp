@@ -4,36 +4,27 @@
 
 #include "attention_ahead.hpp"
 #include "attention_bytes.hpp"
+#include "attention_rows.hpp"
 #include "attention_words.hpp"
-#include "attention_softmax.hpp"
 
 namespace modulm::MODULM_ISA {
 namespace {
 
 int64_t scratch_size(int64_t head_size, int64_t rows) { return Room(nullptr, head_size, rows).size(nullptr); }
 
-int64_t partial_size(int64_t head_size) { return head_size + 2; }
-
-// What 1 stands for in the numbers that are read of a head's keys or values.
-float unit_of(const AttentionCall& call, const float* scales, int64_t kv_head) {
-  return scale_of(scales, kv_head) * (call.cache_type == CacheType::e4m3 ? kUnit<E4M3> : 1.0f);
-}
-
 template <class Products>
 class Attend {
  public:
   Attend(const AttentionCall& call, const AttentionUnit& unit, int64_t kv_head, const AttentionAround& around,
          float* scratch)
-      : call_(call),
-        unit_(unit),
-        group_(call.num_heads / call.num_kv_heads),
-        first_head_(kv_head * group_),
-        room_(scratch, call.head_size, unit.num_tokens * group_),
+      : unit_(unit),
+        rows_(call, unit, kv_head),
+        room_(scratch, call.head_size, rows_.count),
         products_(call, unit, kv_head, room_),
         span_(products_.span()),
         foresight_(call, unit, kv_head, around, span_) {}
 
-  const Room& run() {
+  void run(float* partial) {
     foresight_.begin(sweep_);
     prepare();
     for (int64_t start = unit_.begin / kTile * kTile; start < unit_.end; start += span_) {
@@ -45,23 +36,19 @@ class Attend {
         add_span(panel(room_.rows, i), start, begin, end);
       }
     }
-    return room_;
+    const auto sums = [&](int64_t row, int64_t d) { return load(room_.sums + row * room_.width + d); };
+    leave(rows_, room_.largest, room_.totals, sums, partial);
   }
 
  private:
   // Queries are rotated and scaled, sums begin at zero.
   void prepare() {
-    const float scale = call_.scale * (call_.soft_cap != 0.0f ? 1.0f / call_.soft_cap : kLog2e) *
-                        unit_of(call_, call_.key_scales, first_head_ / group_);
     float* const whole = room_.row;
-    for (int64_t d = call_.head_size; d < room_.width; ++d) whole[d] = 0.0f;
+    for (int64_t d = rows_.call.head_size; d < room_.width; ++d) whole[d] = 0.0f;
     for (int64_t i = 0; i < num_panels(room_.rows); ++i) {
       const Panel part = panel(room_.rows, i);
       for (int r = 0; r < part.rows; ++r) {
-        const int64_t row = part.begin + r, token = unit_.first_token + row / group_;
-        const int64_t head = first_head_ + row % group_;
-        const float* from = call_.query + token * call_.query_token_stride + head * call_.query_head_stride;
-        rotated(call_, from, token, [=](int64_t d, float x) { whole[d] = x * scale; });
+        rows_.query(part.begin + r, whole);
         products_.set_query(part, r, whole);
       }
     }
@@ -70,10 +57,6 @@ class Attend {
       room_.largest[row] = -INFINITY;
       room_.totals[row] = 0.0f;
     }
-  }
-
-  int64_t first_seen(int64_t position) const {
-    return call_.window == 0 || position < call_.window ? 0 : position - call_.window + 1;
   }
 
   void add_span(const Panel& part, int64_t start, int64_t begin, int64_t end) {
@@ -89,9 +72,8 @@ class Attend {
 
   template <int kRows>
   void add_span(int64_t row, int64_t start, int64_t begin, int64_t end) {
-    const int64_t earliest = unit_.first_position + row / group_;
-    const int64_t latest = unit_.first_position + (row + kRows - 1) / group_;
-    const int64_t seen = first_seen(earliest);
+    const int64_t earliest = rows_.position(row), latest = rows_.position(row + kRows - 1);
+    const int64_t seen = rows_.first_seen(earliest);
     const int first = int((seen > begin ? seen : begin) - start), stop = int((latest < end ? latest + 1 : end) - start);
     if (first >= stop) return;
     const int first_vector = first / kLanes, end_vector = (stop + kLanes - 1) / kLanes;
@@ -104,10 +86,10 @@ class Attend {
     Visible visible[kRows];
     float here[kRows];
     for (int r = 0; r < kRows; ++r) {
-      const int64_t position = unit_.first_position + (row + r) / group_, from = first_seen(position) - start;
+      const int64_t position = rows_.position(row + r), from = rows_.first_seen(position) - start;
       const int64_t to = position + 1 - start;
       visible[r] = {first_vector, end_vector, from > first ? int(from) : first, to < stop ? int(to) : stop};
-      here[r] = largest_score(room_.scores + r * kSpan, visible[r], rule(row + r), float(start - position));
+      here[r] = largest_score(room_.scores + r * kSpan, visible[r], rows_.rule(row + r), float(start - position));
     }
     float* sums = room_.sums + row * room_.width;
     for (int r = 0; r < kRows; ++r) {
@@ -128,14 +110,8 @@ class Attend {
     for (int64_t i = 0; i < width; i += kLanes) store(row + i, load(row + i) * all(factor));
   }
 
-  ScoreRule rule(int64_t row) const {
-    const float slope = call_.alibi_slopes == nullptr ? 0.0f : call_.alibi_slopes[first_head_ + row % group_];
-    return {call_.soft_cap * kLog2e, slope * kLog2e};
-  }
-
-  const AttentionCall& call_;
   const AttentionUnit& unit_;
-  const int64_t group_, first_head_;
+  const UnitRows rows_;
   const Room room_;
   Products products_;
   const int64_t span_;
@@ -144,52 +120,10 @@ class Attend {
   bool asks_now_ = false;
 };
 
-float* out_row(const AttentionCall& call, const AttentionUnit& unit, int64_t kv_head, int64_t row) {
-  const int64_t group = call.num_heads / call.num_kv_heads;
-  const int64_t token = unit.first_token + row / group, head = kv_head * group + row % group;
-  return call.out + (token * call.num_heads + head) * call.head_size;
-}
-
-// Sinks take part in the sum of weights, and hold no value.
-float with_sink(const AttentionCall& call, int64_t head, float largest, float total, float* factor) {
-  *factor = 1.0f;
-  if (call.sinks == nullptr) return total;
-  const float sink = call.sinks[head] * kLog2e;
-  if (sink <= largest) return total + exp2_of(sink - largest);
-  *factor = exp2_of(largest - sink);
-  return total * *factor + 1.0f;
-}
-
-void finish(const AttentionCall& call, const AttentionUnit& unit, int64_t kv_head, const Room& room) {
-  const int64_t group = call.num_heads / call.num_kv_heads;
-  for (int64_t row = 0; row < room.rows; ++row) {
-    float factor;
-    const float total = with_sink(call, kv_head * group + row % group, room.largest[row], room.totals[row], &factor);
-    float* out = out_row(call, unit, kv_head, row);
-    factor = factor * unit_of(call, call.value_scales, kv_head) / total;
-    for (int64_t d = 0; d < call.head_size; ++d) out[d] = room.sums[row * room.width + d] * factor;
-  }
-}
-
-void leave(const AttentionCall& call, const Room& room, float* partial) {
-  for (int64_t row = 0; row < room.rows; ++row) {
-    float* to = partial + row * partial_size(call.head_size);
-    for (int64_t d = 0; d < call.head_size; ++d) to[d] = room.sums[row * room.width + d];
-    to[call.head_size] = room.largest[row];
-    to[call.head_size + 1] = room.totals[row];
-  }
-}
-
 template <class Products>
 void attend_in(const AttentionCall& call, const AttentionUnit& unit, int64_t kv_head, const AttentionAround& around,
                float* scratch, float* partial) {
-  Attend<Products> attend(call, unit, kv_head, around, scratch);
-  const Room& room = attend.run();
-  if (unit.num_splits == 1) {
-    finish(call, unit, kv_head, room);
-  } else {
-    leave(call, room, partial);
-  }
+  Attend<Products>(call, unit, kv_head, around, scratch).run(partial);
 }
 
 template <class T>
@@ -215,24 +149,24 @@ void attend(const AttentionCall& call, const AttentionUnit& unit, int64_t kv_hea
 }
 
 void join(const AttentionCall& call, const AttentionUnit& unit, int64_t kv_head, const float* partial) {
-  const int64_t group = call.num_heads / call.num_kv_heads, rows = unit.num_tokens * group, size = call.head_size;
-  const int64_t step = rows * partial_size(size);
-  for (int64_t row = 0; row < rows; ++row) {
+  const UnitRows rows(call, unit, kv_head);
+  const int64_t size = call.head_size, step = rows.count * partial_size(size);
+  for (int64_t row = 0; row < rows.count; ++row) {
     const float* first = partial + row * partial_size(size);
     float largest = -INFINITY, total = 0.0f, factor;
     for (int64_t s = 0; s < unit.num_splits; ++s) {
       const float here = first[s * step + size];
       largest = here > largest ? here : largest;
     }
-    float* out = out_row(call, unit, kv_head, row);
+    float* out = rows.out(row);
     for (int64_t d = 0; d < size; ++d) out[d] = 0.0f;
     for (int64_t s = 0; s < unit.num_splits; ++s) {
       const float *here = first + s * step, share = here[size] == largest ? 1.0f : exp2_of(here[size] - largest);
       total += here[size + 1] * share;
       for (int64_t d = 0; d < size; ++d) out[d] += here[d] * share;
     }
-    total = with_sink(call, kv_head * group + row % group, largest, total, &factor);
-    factor = factor * unit_of(call, call.value_scales, kv_head) / total;
+    total = with_sink(call, rows.head(row), largest, total, &factor);
+    factor = factor * rows.unit_of(call.value_scales) / total;
     for (int64_t d = 0; d < size; ++d) out[d] *= factor;
   }
 }

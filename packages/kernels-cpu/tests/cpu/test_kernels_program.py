@@ -11,6 +11,7 @@ import pytest
 
 from modulm.interfaces import program as ops
 from modulm.models.index import ARCHITECTURES
+from modulm_kernels_cpu import _native
 
 TOLERANCE = 1e-4
 YARN = {"rope_type": "yarn", "rope_theta": 100.0, "factor": 4.0, "original_max_position_embeddings": 16}
@@ -140,6 +141,10 @@ def test_each_sequence_turns_by_its_own_length(kind, engine, sequence):
     assert ours.error() < TOLERANCE
 
 
+IN_TILES = _native.isa() == "amx"
+"""Whether weights and values of attention are rounded to bfloat16 where many rows are computed."""
+
+
 @pytest.mark.parametrize("cache_dtype", ["int8_per_token_head", "fp8_e4m3", "fp8_e5m2"])
 @pytest.mark.parametrize("architecture", ["Qwen3ForCausalLM", "Gemma2ForCausalLM", "MistralForCausalLM"])
 @pytest.mark.parametrize("exact", [True, False])
@@ -148,8 +153,10 @@ def test_caches_of_8_bits(exact, architecture, cache_dtype, engine, through):
     ours = engine(architecture, cache_dtype=cache_dtype, exact=exact, **CONFIGS[architecture])
     rounded = through(ours)
     errors = [np.abs(got - want).mean() / want.std() for got, want in ours.results]
-    assert np.median(errors) < (TOLERANCE if exact and cache_dtype != "int8_per_token_head" else 5e-3)
-    assert max(errors) < 0.05
+    is_float = cache_dtype != "int8_per_token_head"
+    coarse = not exact and is_float and IN_TILES
+    assert np.median(errors) < (TOLERANCE if exact and is_float else 2e-2 if coarse else 5e-3)
+    assert max(errors) < (0.1 if coarse else 0.05)
     plain = through(engine(architecture, **CONFIGS[architecture], compared=False))
     costs = [np.abs(a[1] - b[1]).mean() / b[1].std() for a, b in zip(rounded, plain, strict=True)]
     assert np.median(costs) > 2 * np.median(errors), "the cache is narrow in both, and that is seen"
@@ -161,9 +168,11 @@ def test_caches_of_8_bits(exact, architecture, cache_dtype, engine, through):
 def test_caches_of_16_bits(exact, architecture, cache_dtype, engine, through):
     ours = engine(architecture, cache_dtype=cache_dtype, exact=exact, **CONFIGS[architecture])
     rounded = through(ours)
-    assert ours.error() < 2e-2  # where sums differ in their last bit, a key may be rounded the other way
+    coarse = not exact and IN_TILES
+    # Where sums differ in their last bit, a key may be rounded the other way.
+    assert ours.error() < (5e-2 if coarse else 2e-2)
     errors = [np.abs(got - want).mean() / want.std() for got, want in ours.results]
-    assert np.median(errors) < TOLERANCE if exact else TOLERANCE < max(errors) < 5e-3
+    assert np.median(errors) < TOLERANCE if exact else TOLERANCE < max(errors) < (2e-2 if coarse else 5e-3)
     plain = through(engine(architecture, **CONFIGS[architecture]))
     assert any((a[1] != b[1]).any() for a, b in zip(rounded, plain, strict=True))
 
@@ -190,8 +199,6 @@ def test_steps_of_more_rows_than_are_computed_at_once(architecture, engine, sequ
 
 @pytest.fixture(scope="module")
 def of_one_thread(engine, sequence):
-    from modulm_kernels_cpu import _native
-
     before, found = _native.num_threads(), {}
     _native.set_num_threads(1)
     for architecture in CONFIGS:

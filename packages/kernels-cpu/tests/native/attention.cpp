@@ -106,6 +106,7 @@ void check_one(const Problem& problem, const Isas& isas, Pool& pool, Report& rep
   double largest = 0.0;
   for (float value : problem.value) largest = std::max(largest, double(std::abs(value)));
   for (const Isa isa : isas) {
+    const double step_size = isa == Isa::amx ? 1.0 / 256 : 1e-3;  // in tiles weights and values have 8 bits
     const int64_t positions = problem.length + problem.block_size, width = problem.heads * problem.head_size;
     std::vector<float> cache(size_t(2 * positions * problem.kv_heads * problem.head_size), NAN);
     std::vector<float> out(size_t(problem.length * width));
@@ -116,7 +117,7 @@ void check_one(const Problem& problem, const Isas& isas, Pool& pool, Report& rep
         const std::vector<double> expected = problem.expected(t, head);
         for (int64_t d = 0; d < problem.head_size; ++d) {
           report.near(out[size_t((t * problem.heads + head) * problem.head_size + d)], expected[size_t(d)],
-                      1 + (rounds ? largest : std::abs(expected[size_t(d)])), rounds ? 1e-3 : 1e-5, "attention", isa,
+                      1 + (rounds ? largest : std::abs(expected[size_t(d)])), rounds ? step_size : 1e-5, "attention", isa,
                       round);
         }
       }
