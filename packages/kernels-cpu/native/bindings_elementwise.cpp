@@ -60,8 +60,9 @@ void gated_activation(const In& x, const Out& out, const std::string& name, cons
   const Activation act = name == "silu" ? Activation::silu : Activation::gelu_tanh;
   const ElementwiseKernels& kernels = elementwise(isa_named(isa));
   nb::gil_scoped_release release;
-  over_rows(rows, 4 * size,
-            [&](int64_t begin, int64_t end) { kernels.gated_activation(x.data(), out.data(), begin, end, size, act); });
+  over_rows(rows, 4 * size, [&](int64_t begin, int64_t end) {
+    kernels.gated_activation(x.data(), 2 * size, out.data(), size, begin, end, size, act);
+  });
 }
 
 void rotary(const Strided& x, const In& cos, const In& sin, const std::string& isa) {

@@ -86,6 +86,15 @@ class DenseWeight : public PackedWeight {
     product(x, Float::f32, stride, tokens, {out, Float::f32, weight_.rows, out_stride}, isa(), exact);
   }
 
+  const TokenPacker* packer(int64_t, bool exact) const override {
+    return &dense_for(weight_.element, exact, isa()).tokens;
+  }
+
+  void multiply_panels(const Activations& x, const Output& out, int64_t begin, int64_t end, int64_t first, int64_t last,
+                       bool exact) const override {
+    dense_for(weight_.element, exact, isa()).multiply(weight_, x, out, begin, end, first, last);
+  }
+
   void gather(const int64_t* index, int64_t count, float* out, int64_t out_stride) const override {
     put_rows(index, count, out, Float::f32, out_stride);
   }
@@ -105,18 +114,10 @@ class DenseWeight : public PackedWeight {
   void product(const void* from, Float from_type, int64_t stride, int64_t tokens, const Output& to, Isa isa,
                bool exact) const {
     const DenseKernels& kernels = dense_for(weight_.element, exact, isa);
-    const int64_t inputs = weight_.inputs;
-    // Kernels may read, and pass over, what would belong to the tokens that the last tile lacks.
-    const int64_t room = (tokens + kernels.tile - 1) / kernels.tile * kernels.tile;
-    const Activations packed = Activations::in(scratch(Activations::bytes_for(room, inputs)), room, inputs,
-                                               kernels.inputs_per_word);
-    pool().run(tokens, 1 + (1 << 14) / inputs, [&](int64_t begin, int64_t end) {
-      kernels.pack_tokens(from, from_type, stride, begin, end, packed);
-    });
-    share_out(pool(), panels_of(weight_.rows), tokens, kernels.most_tokens, kernels.tile,
-              [&](int64_t panel, int64_t first, int64_t last) {
-                kernels.multiply(weight_, packed, to, panel, panel + 1, first, last);
-              });
+    over_panels(kernels.tokens, from, from_type, stride, tokens, weight_.inputs, panels_of(weight_.rows), pool(),
+                [&](const Activations& packed, int64_t begin, int64_t end, int64_t first, int64_t last) {
+                  kernels.multiply(weight_, packed, to, begin, end, first, last);
+                });
   }
 
   void put_rows(const int64_t* chosen, int64_t count, void* to, Float type, int64_t stride) const {

@@ -78,6 +78,16 @@ class Int8Weight : public PackedWeight {
     product(x, Float::f32, stride, tokens, {out, Float::f32, weight_.rows, out_stride}, isa(), exact);
   }
 
+  const TokenPacker* packer(int64_t tokens, bool exact) const override {
+    const PanelKernels<Int8Panels>* widened = exact ? nullptr : widened_int8(isa(), tokens);
+    return widened == nullptr ? nullptr : &widened->tokens;
+  }
+
+  void multiply_panels(const Activations& x, const Output& out, int64_t begin, int64_t end, int64_t first, int64_t last,
+                       bool) const override {
+    widened_int8(isa(), kFewestTiled)->multiply(weight_, x, out, begin, end, first, last);
+  }
+
   void gather(const int64_t* index, int64_t count, float* out, int64_t out_stride) const override {
     put_rows(index, count, out, Float::f32, out_stride);
   }
@@ -99,6 +109,12 @@ class Int8Weight : public PackedWeight {
   void product(const void* from, Float from_type, int64_t stride, int64_t tokens, const Output& to, Isa isa,
                bool exact) const {
     if (exact) return multiply_exactly(from, from_type, stride, tokens, to, isa);
+    if (const PanelKernels<Int8Panels>* widened = widened_int8(isa, tokens)) {
+      return over_panels(widened->tokens, from, from_type, stride, tokens, weight_.inputs, panels_of(weight_.rows), pool(),
+                         [&](const Activations& packed, int64_t begin, int64_t end, int64_t first, int64_t last) {
+                           widened->multiply(weight_, packed, to, begin, end, first, last);
+                         });
+    }
     const Int8Kernels& kernels = int8(isa);
     const ActivationKernels& quantizer = activations(isa);
     const QuantizedRows quantized = QuantizedRows::in(
@@ -107,8 +123,8 @@ class Int8Weight : public PackedWeight {
       quantizer.quantize_rows(from, from_type, stride, begin, end, weight_.inputs, quantized);
     });
     share_out(pool(), panels_of(weight_.rows), tokens, kernels.most_tokens, kernels.tile,
-              [&](int64_t panel, int64_t first, int64_t last) {
-                kernels.fast(weight_, quantized, to, panel, panel + 1, first, last);
+              [&](int64_t begin, int64_t end, int64_t first, int64_t last) {
+                kernels.fast(weight_, quantized, to, begin, end, first, last);
               });
   }
 
@@ -179,11 +195,11 @@ class Int8Weight : public PackedWeight {
     const int64_t inputs = weight_.inputs;
     const Activations packed = Activations::in(scratch(Activations::bytes_for(tokens, inputs)), tokens, inputs);
     pool().run(tokens, grain(), [&](int64_t begin, int64_t end) {
-      widener.pack_tokens(x, type, stride, begin, end, packed);
+      widener.tokens.pack(x, type, stride, begin, end, packed);
     });
-    share_out(pool(), panels_of(weight_.rows), tokens, kernels.most_tokens, widener.tile,
-              [&](int64_t panel, int64_t first, int64_t last) {
-                kernels.exact(weight_, packed, to, panel, panel + 1, first, last);
+    share_out(pool(), panels_of(weight_.rows), tokens, kernels.most_tokens, widener.tokens.tile,
+              [&](int64_t begin, int64_t end, int64_t first, int64_t last) {
+                kernels.exact(weight_, packed, to, begin, end, first, last);
               });
   }
 

@@ -3,8 +3,8 @@
 // A family is a struct of function pointers. Its header says MODULM_FAMILY(Struct, instance); each file in `kernels/`
 // defines `extern const Struct instance` in its own namespace; callers ask `instance()`, tests `instance(isa)`, where
 // `can_run(isa)` must hold. AVX-VNNI adds one instruction to AVX2, which only products of bytes use: they say
-// MODULM_BYTE_FAMILY, and the others are AVX2's there. What AVX-512 BF16 and AMX add lies in `extensions/`: products of
-// bytes have tiles, and the family of plain numbers says itself what it takes; all others are AVX-512's there.
+// MODULM_BYTE_FAMILY, and the others are AVX2's there. What AVX-512 BF16 and AMX add lies in `extensions/`: weights say
+// themselves which of their products go there, and all else is AVX-512's.
 #pragma once
 
 #include "features.hpp"
@@ -41,4 +41,4 @@
   inline const Struct& instance() { return instance(isa()); }
 
 #define MODULM_FAMILY(Struct, instance) MODULM_FAMILY_OF(Struct, instance, avx2, avx512)
-#define MODULM_BYTE_FAMILY(Struct, instance) MODULM_FAMILY_OF(Struct, instance, avxvnni, amx)
+#define MODULM_BYTE_FAMILY(Struct, instance) MODULM_FAMILY_OF(Struct, instance, avxvnni, avx512)

@@ -22,8 +22,9 @@ struct ElementwiseKernels {
   // out[r, :] = x[r, :] / sqrt(mean(x[r, :]^2) + eps) * (offset + weight); rows [begin, end) of `size` numbers each.
   void (*rms_norm)(const float* x, const float* weight, float* out, int64_t begin, int64_t end, int64_t size, float eps,
                    float offset);
-  // out[r, i] = act(x[r, i]) * x[r, size + i], or what swigluoai is; a row of x is 2 * size, one of out `size`. `out` must not be x.
-  void (*gated_activation)(const float* x, float* out, int64_t begin, int64_t end, int64_t size, Activation act);
+  // out[r, i] = act(x[r, i]) * x[r, size + i], or what swigluoai is; rows of both are strides apart. `out` must not be x.
+  void (*gated_activation)(const float* x, int64_t x_stride, float* out, int64_t out_stride, int64_t begin, int64_t end,
+                           int64_t size, Activation act);
   // Numbers i and i + width / 2 of every head turn by the token's angle, i < width / 2: tables [tokens, width] whose
   // two halves are alike. What is behind `width` stays.
   void (*rotary)(const Heads& heads, const float* cos, const float* sin, int64_t width, int64_t begin, int64_t end);

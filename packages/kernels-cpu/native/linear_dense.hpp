@@ -67,7 +67,7 @@ struct DensePanels {
 };
 
 // Activations in words of 32 bits: a float32, or two of bfloat16. They are cut into chunks: [chunk][token][kChunk]. So
-// the tokens of a tile lie a constant apart, and beside each other.
+// the tokens of a tile lie a constant apart, and beside each other. For AMX a chunk has 16 words: see `linear_bf16_tiles.hpp`.
 struct Activations {
   const float* packed;
   int64_t tokens;
@@ -91,18 +91,31 @@ struct Output {
   int64_t stride;
 };
 
-struct DenseKernels {
+// How kernels want activations to lie.
+struct TokenPacker {
   int64_t tile;             // tokens that share one load of the weights
-  int64_t most_tokens;      // tokens that one call of `multiply` may be given
+  int64_t most_tokens;      // that one call of a kernel may be given
   int64_t inputs_per_word;  // of `Activations`
 
   // Fill `packed` (see `Activations`) for tokens [begin, end) of x, whose rows start `stride` numbers apart.
-  void (*pack_tokens)(const void* x, Float type, int64_t stride, int64_t begin, int64_t end, const Activations& to);
+  void (*pack)(const void* x, Float type, int64_t stride, int64_t begin, int64_t end, const Activations& to);
+};
+
+// Products of packed activations with panels of 32 rows of a weight.
+template <class Weight>
+struct PanelKernels {
+  const TokenPacker& tokens;
 
   // Compute panels [begin, end) of rows for tokens [first, last).
-  void (*multiply)(const DensePanels& weight, const Activations& x, const Output& out, int64_t begin, int64_t end,
+  void (*multiply)(const Weight& weight, const Activations& x, const Output& out, int64_t begin, int64_t end,
                    int64_t first, int64_t last);
 };
+
+using DenseKernels = PanelKernels<DensePanels>;
+
+// From so many tokens on, weights of few bits become bfloat16 for tiles of it: fewer are faster as integers. So the last
+// bits of a token's result depend on how many are computed with it.
+inline constexpr int64_t kFewestTiled = 12;
 
 MODULM_FAMILY(DenseKernels, dense)
 

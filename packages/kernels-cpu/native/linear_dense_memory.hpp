@@ -8,6 +8,7 @@
 #include <new>
 #include <utility>
 
+#include "linear_dense.hpp"
 #include "pool.hpp"
 
 #if defined(__linux__)
@@ -78,19 +79,43 @@ inline uint8_t* scratch(int64_t size) {
   return room.data();
 }
 
-// Call `body(panel, first, last)` on the pool for each panel of rows and group of tokens [first, last). A group has at
-// most `most` tokens; it is made smaller, in whole tiles, where there would not be a few pieces for each thread.
+// Call `body(begin, end, first, last)` on the pool for panels [begin, end) of rows and a group of tokens [first, last). A
+// group has at most `most` tokens; it is made smaller, in whole tiles, where there would not be a few pieces for each thread.
 template <class Body>
 void share_out(Pool& pool, int64_t panels, int64_t tokens, int64_t most, int64_t tile, const Body& body) {
   const int64_t wanted = int64_t(pool.num_threads()) * 4;
-  int64_t group = most;
-  while (group > tile && panels * ((tokens + group - 1) / group) < wanted) group = (group / 2 + tile - 1) / tile * tile;
-  const int64_t pieces = panels * ((tokens + group - 1) / group), grain = pieces / (wanted * 4);
+  int64_t groups = (tokens + most - 1) / most;
+  while (groups * tile < tokens && panels * groups < wanted) groups *= 2;
+  const int64_t group = ((tokens + groups - 1) / groups + tile - 1) / tile * tile;
+  groups = (tokens + group - 1) / group;
+  const int64_t pieces = panels * groups, grain = pieces / (wanted * 4);
   pool.run(pieces, grain, [&](int64_t begin, int64_t end) {
-    for (int64_t piece = begin; piece < end; ++piece) {
-      const int64_t first = piece / panels * group, last = first + group;
-      body(piece % panels, first, last < tokens ? last : tokens);
+    while (begin < end) {
+      const int64_t panel = begin % panels, count = panels - panel < end - begin ? panels - panel : end - begin;
+      const int64_t first = begin / panels * group, last = first + group;
+      body(panel, panel + count, first, last < tokens ? last : tokens);
+      begin += count;
     }
+  });
+}
+
+// Call `body(packed, begin, end, first, last)` as `share_out` does, for activations [tokens, inputs] of `type`, rows
+// `stride` numbers apart, once they are packed.
+template <class Body>
+void over_panels(const TokenPacker& packer, const void* x, Float type, int64_t stride, int64_t tokens, int64_t inputs,
+                 int64_t panels, Pool& pool, const Body& body) {
+  constexpr int64_t kNearBytes = 1 << 20;  // of a group's activations, read again for each panel: they stay in the L2 cache
+  // Kernels may read, and pass over, what would belong to the tokens that the last tile lacks.
+  const int64_t room = (tokens + packer.tile - 1) / packer.tile * packer.tile;
+  const Activations packed =
+      Activations::in(scratch(Activations::bytes_for(room, inputs)), room, inputs, packer.inputs_per_word);
+  pool.run(tokens, 1 + (1 << 14) / inputs, [&](int64_t begin, int64_t end) {
+    packer.pack(x, type, stride, begin, end, packed);
+  });
+  const int64_t near = kNearBytes / (4 * packed.words()) / packer.tile * packer.tile;
+  const int64_t most = near < packer.tile ? packer.tile : near < packer.most_tokens ? near : packer.most_tokens;
+  share_out(pool, panels, tokens, most, packer.tile, [&](int64_t begin, int64_t end, int64_t first, int64_t last) {
+    body(packed, begin, end, first, last);
   });
 }
 

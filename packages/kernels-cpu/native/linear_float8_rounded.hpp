@@ -2,7 +2,6 @@
 // Scales that are powers of two, none of them extreme, go into the weights; others belong to sums. Included by kernels only.
 #pragma once
 
-#include "linear_dense_rounded.hpp"
 #include "linear_float8.hpp"
 
 namespace modulm::MODULM_ISA {

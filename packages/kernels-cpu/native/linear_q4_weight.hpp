@@ -42,6 +42,16 @@ class Q4Weight : public PackedWeight {
     linear(x, Float::f32, stride, tokens, {out, Float::f32, out_stride}, pool());
   }
 
+  const TokenPacker* packer(int64_t tokens, bool) const override {
+    const PanelKernels<Q4View>* widened = exact_ ? nullptr : widened_q4(isa_, tokens);
+    return widened == nullptr ? nullptr : &widened->tokens;
+  }
+
+  void multiply_panels(const Activations& x, const Output& out, int64_t begin, int64_t end, int64_t first, int64_t last,
+                       bool) const override {
+    widened_q4(isa_, kFewestTiled)->multiply(view_, x, out, begin, end, first, last);
+  }
+
   void gather(const int64_t* index, int64_t count, float* out, int64_t out_stride) const override {
     rows(index, count, {out, Float::f32, out_stride}, pool());
   }
@@ -72,6 +82,13 @@ class Q4Weight : public PackedWeight {
 
   void linear_fast(const void* x, Float type, int64_t stride, int64_t num_tokens, const Q4Out& out, Pool& pool) const {
     const int64_t size = view_.in_features;
+    if (const PanelKernels<Q4View>* widened = widened_q4(isa_, num_tokens)) {
+      const Output to{out.data, out.type, view_.out_features, out.stride};
+      return over_panels(widened->tokens, x, type, stride, num_tokens, size, panels_of(to.rows), pool,
+                         [&](const Activations& packed, int64_t begin, int64_t end, int64_t first, int64_t last) {
+                           widened->multiply(view_, packed, to, begin, end, first, last);
+                         });
+    }
     int64_t tile = linear_q4(isa_).max_tokens;
     while (tile / 2 >= num_tokens) tile /= 2;
     uint8_t* memory = scratch(QuantizedRows::bytes_for(num_tokens, size, view_.unit, tile));

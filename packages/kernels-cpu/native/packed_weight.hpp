@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "linear_dense.hpp"
 #include "pool.hpp"
 
 namespace modulm {
@@ -35,6 +36,14 @@ class PackedWeight {
   // multiplying and were not packed for one of them.
   virtual void multiply(const float* x, int64_t stride, int64_t tokens, float* out, int64_t out_stride,
                         bool exact) const = 0;
+
+  // How activations lie for `multiply_panels`, or null where so many tokens are not multiplied panel by panel. Weights with
+  // one packer can share the activations.
+  virtual const TokenPacker* packer(int64_t /*tokens*/, bool /*exact*/) const { return nullptr; }
+
+  // Panels [begin, end) of 32 rows for tokens [first, last) of packed activations.
+  virtual void multiply_panels(const Activations& /*x*/, const Output& /*out*/, int64_t /*begin*/, int64_t /*end*/,
+                               int64_t /*first*/, int64_t /*last*/, bool /*exact*/) const {}
 
   // out[i * out_stride + j] = W[index[i], j]; every index is below out_features().
   virtual void gather(const int64_t* index, int64_t count, float* out, int64_t out_stride) const = 0;

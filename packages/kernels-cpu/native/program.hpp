@@ -62,6 +62,15 @@ class Frame {
   int64_t capacity_ = 0;
 };
 
+constexpr int64_t kNumbersAtOnce = 8 << 10;  // so much work of an element each is less than waking a thread
+
+// body(begin, end) for rows of `size` numbers, on the pool where there are enough.
+template <class Body>
+void over_rows(const Frame& frame, int64_t rows, int64_t size, const Body& body) {
+  const int64_t some = kNumbersAtOnce / size;
+  frame.pool->run(rows, some < 1 ? 1 : some, body);
+}
+
 class Operation {
  public:
   virtual ~Operation() = default;

@@ -8,22 +8,13 @@
 namespace modulm {
 namespace {
 
-constexpr int64_t kNumbersAtOnce = 8 << 10;  // so much work of an element each is less than waking a thread
 constexpr int64_t kTileRows = 128;
-
-// body(begin, end) for rows of `size` numbers, on the pool where there are enough.
-template <class Body>
-void over_rows(const Frame& frame, int64_t rows, int64_t size, const Body& body) {
-  frame.pool->run(rows, std::max<int64_t>(1, kNumbersAtOnce / size), body);
-}
 
 void gate(const Frame& frame, const float* x, int64_t stride, float* out, int64_t out_stride, int64_t rows,
           int64_t size, Activation function) {
   const auto kernel = elementwise().gated_activation;
   over_rows(frame, rows, 4 * size, [&, kernel](int64_t begin, int64_t end) {
-    for (int64_t row = begin; row < end; ++row) {
-      kernel(x + row * stride, out + row * out_stride, 0, 1, size, function);
-    }
+    kernel(x, stride, out, out_stride, begin, end, size, function);
   });
 }
 
@@ -34,27 +25,12 @@ void Embedding::run(Frame& frame) const {
   weight->gather(frame.inputs.token_ids, frame.rows, frame.at(out), out.stride);
 }
 
-void Matrix::multiply(const Frame& frame, const float* x, int64_t stride, int64_t rows, float* out,
-                      int64_t out_stride) const {
-  float* to = out;
-  for (const Part& part : parts) {
-    part.weight->multiply(x, stride, rows, to, out_stride, part.exact);
-    to += part.weight->out_features();
-  }
-  if (bias.empty()) return;
-  const auto add = elementwise().add;
-  over_rows(frame, rows, out_features, [&, add](int64_t begin, int64_t end) {
-    for (int64_t row = begin; row < end; ++row) {
-      add(out + row * out_stride, bias.data(), out + row * out_stride, 0, out_features);
-    }
-  });
-}
-
 void Linear::run(Frame& frame) const {
   matrix.multiply(frame, frame.at(x), x.stride, frame.rows, frame.at(out), out.stride);
 }
 
 void GatedLinear::run(Frame& frame) const {
+  if (matrix.multiply_gated(frame, frame.at(x), x.stride, frame.rows, function, frame.at(out), out.stride)) return;
   const int64_t wide = matrix.out_features, tile = std::min(frame.rows, kTileRows);
   float* both = frame.scratch(tile * wide);
   for (int64_t first = 0; first < frame.rows; first += tile) {

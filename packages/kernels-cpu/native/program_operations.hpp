@@ -28,6 +28,16 @@ struct Matrix {
   int64_t out_features = 0;
 
   void multiply(const Frame& frame, const float* x, int64_t stride, int64_t rows, float* out, int64_t out_stride) const;
+
+  // act(gate) * up instead, if that can be had panel by panel; else false, and nothing is done. The whole result, twice as
+  // wide as what is asked for, then never exists.
+  bool multiply_gated(const Frame& frame, const float* x, int64_t stride, int64_t rows, Activation function, float* out,
+                      int64_t out_stride) const;
+
+ private:
+  const TokenPacker* packer(int64_t rows) const;
+  template <class Body>
+  void over_parts(int64_t begin, int64_t end, const Body& body) const;
 };
 
 struct Linear : Operation {
@@ -36,7 +46,7 @@ struct Linear : Operation {
   void run(Frame& frame) const override;
 };
 
-// act(gate) * up of a matrix whose first half gives gates; the matrix's own result exists for some rows at a time only.
+// act(gate) * up of a matrix whose first half gives gates; the matrix's own result exists for some rows at a time at most.
 struct GatedLinear : Operation {
   Matrix matrix;
   Activation function;

@@ -1,6 +1,7 @@
 // bfloat16 by bfloat16, added up in float32: a word holds two neighbouring inputs, of weights as of activations, and one
 // instruction (vdpbf16ps) multiplies both and adds the second, then the first. All else is as with float32. 8-bit floats are
 // widened a chunk at a time.
+#include "linear_dense_rounded.hpp"
 #include "linear_float8_rounded.hpp"
 
 namespace modulm::MODULM_ISA {
@@ -30,10 +31,12 @@ void multiply_e4m3_or_e5m2(const DensePanels& weight, const Activations& x, cons
   multiply(weight, x, out, begin, end, first, last);
 }
 
+const TokenPacker kPacker{kTile, kMostTokens, 2, pack_tokens};
+
 }  // namespace
 
 extern const DenseKernels rounded, rounded_float8;
-const DenseKernels rounded{kTile, kMostTokens, 2, pack_tokens, multiply};
-const DenseKernels rounded_float8{kTile, kMostTokens, 2, pack_tokens, multiply_e4m3_or_e5m2};
+const DenseKernels rounded{kPacker, multiply};
+const DenseKernels rounded_float8{kPacker, multiply_e4m3_or_e5m2};
 
 }  // namespace modulm::MODULM_ISA

@@ -1,180 +1,114 @@
-// Products with 4-bit weights in tiles (see `linear_q4.hpp` for the layout and for the order of additions, which is the
-// same): a unit of 16 rows becomes bytes once for many tokens, one instruction multiplies it by 16 of them, and the sums,
-// exact integers, are scaled as AVX-512 does it. Few tokens are AVX-512's: the bits are the same.
-#include <algorithm>
+// Products of many tokens with 4-bit weights in tiles of bfloat16: scales and minimums go into the weights, so that sums run
+// over all inputs, where integers must be scaled unit by unit.
+#include <cmath>
 
-#include "linear_q4_avx512.hpp"
-#include "linear_q4_totals.hpp"
-#include "tiles.hpp"
+#include "linear_q4.hpp"
+#include "linear_widened_tiles.hpp"
 
 namespace modulm::MODULM_ISA {
 namespace {
 
-constexpr int kTileTokens = 16;
-constexpr int64_t kFewTokens = 5;   // fewer of a tile are not worth one
-constexpr int64_t kMostTiles = 4;   // of tokens that share a block's bytes
-constexpr int64_t kMostUnits = 48;  // whose bytes stay in the L1 cache
+// What 16 codes stand for, before scales: numbers of few bits where there are such, in units of `weight.step`.
+struct Table {
+  alignas(64) float numbers[16];
+  bool are_exact;  // products with all scales fit bfloat16
 
-// Some units of a block as tiles and numbers.
-struct Units {
-  alignas(64) int8_t bytes[kMostUnits * 32 * kLanes];
-  Floats scales[kMostUnits], minimums[kMostUnits];
+  explicit Table(const Q4View& weight) {
+    const bool is_codebook = weight.kind == Q4Kind::codebook;
+    const uint32_t rest = weight.scale_type == ScaleType::f16_byte ? 0xfffffu : 0xffffu;
+    are_exact = is_codebook && weight.scale_type >= ScaleType::f16_byte;
+    for (int code = 0; code < 16; ++code) {
+      const float value = weight.values[code], steps = float(weight.steps[code]);
+      const bool is_whole = std::fabs(steps * weight.step - value) <= 0x1p-20f * std::fabs(value);
+      numbers[code] = !is_codebook ? float(code) : is_whole ? steps : value / weight.step;
+      are_exact &= (__builtin_bit_cast(uint32_t, numbers[code]) & rest) == 0;
+    }
+  }
 };
 
-// 16 rows' bytes of one unit, 4 inputs of each row side by side: what a tile of weights is.
-template <Q4Kind kKind, int kUnit>
-inline void unpack_unit(const uint8_t* nibbles, __m512i steps, __m512i offset, int8_t* to) {
+inline __m512i of_bytes(const uint8_t* from) {
+  return _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+}
+
+inline Vec scales_at(const uint8_t* from, ScaleType type) {
+  switch (type) {
+    case ScaleType::f32: return load(reinterpret_cast<const float*>(from));
+    case ScaleType::f16: return load(reinterpret_cast<const Half*>(from));
+    case ScaleType::f16_byte: return _mm512_cvtph_ps(_mm512_cvtepi32_epi16(_mm512_slli_epi32(of_bytes(from), 7)));
+    case ScaleType::exponent: break;
+  }
+  return _mm512_castsi512_ps(_mm512_slli_epi32(of_bytes(from), 23));
+}
+
+// Minimums of a group whose head is at `head`.
+inline Vec minimums_at(const Q4View& weight, const uint8_t* head) {
+  const uint8_t* at = head + weight.scale_bytes();
+  if (!weight.zero_points) return scales_at(at, weight.scale_type);
+  return scales_at(head, weight.scale_type) * -_mm512_cvtepi32_ps(of_bytes(at));
+}
+
+template <Q4Kind kKind>
+class Widen {
+ public:
+  explicit Widen(const Q4View& weight)
+      : weight_(weight), table_(weight), numbers_(load(table_.numbers)), grow_(all(table_.are_exact ? 1.0f : kOfCut)) {}
+
+  // 32 inputs of a panel, which is two blocks.
+  void operator()(int64_t panel, int64_t step, uint8_t* to) const {
+    for (int64_t half = 0; half < 2 && 2 * panel + half < weight_.blocks(); ++half) {
+      const uint8_t* block = weight_.data + (2 * panel + half) * weight_.block_bytes();
+      if (weight_.unit == 32) {
+        widen_unit<4>(block, step, to + 64 * half);
+      } else {
+        widen_unit<2>(block, 2 * step, to + 64 * half);
+        if (2 * step + 1 < weight_.units()) widen_unit<2>(block, 2 * step + 1, to + kStepBytes / 2 + 64 * half);
+      }
+    }
+  }
+
+ private:
+  template <int kLoads>
+  void widen_unit(const uint8_t* block, int64_t unit, uint8_t* to) const {
+    const int64_t per_group = weight_.units_per_group, group = per_group == 1 ? unit : unit / per_group;
+    const uint8_t* head = block + group * weight_.group_bytes();
+    const uint8_t* nibbles = head + weight_.head_bytes() + (unit - group * per_group) * weight_.unit_bytes();
+    const Vec scale = scales_at(head, weight_.scale_type) * grow_, minimum = kKind == Q4Kind::minimums
+                                                                            ? minimums_at(weight_, head) * grow_
+                                                                            : scale * all(-float(weight_.offset));
+    const auto value = [=, this](__m512i raw, int shift) {
+      const Vec number = _mm512_permutexvar_ps(_mm512_srli_epi32(raw, unsigned(shift)), numbers_);  // 4 bits count
+      return kKind == Q4Kind::codebook ? number * scale : fma(number, scale, minimum);
+    };
 #pragma GCC unroll 4
-  for (int j = 0; j < kUnit / 8; ++j) {
-    const Ints raw = load_nibbles(nibbles + 4 * kLanes * j);
-    Ints low = low_codes(raw), high = high_codes(raw);
-    if constexpr (kKind == Q4Kind::codebook) {
-      low = _mm512_shuffle_epi8(steps, low), high = _mm512_shuffle_epi8(steps, high);
-    } else if constexpr (kKind == Q4Kind::offset) {
-      low = _mm512_sub_epi8(low, offset), high = _mm512_sub_epi8(high, offset);
-    }
-    _mm512_store_si512(to + 128 * j, low);
-    _mm512_store_si512(to + 128 * j + 64, high);
-  }
-}
-
-// Units [first, last) of the block that begins at `block`. What lies at `soon` is asked for meanwhile.
-template <Q4Kind kKind, int kUnit>
-void unpack(const Q4View& weight, const uint8_t* block, int64_t first, int64_t last, const uint8_t* soon, Units* to) {
-  const __m512i offset = _mm512_set1_epi8(char(weight.offset));
-  const __m512i steps = _mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(weight.steps)));
-  const int64_t per_group = weight.units_per_group, group_bytes = weight.group_bytes();
-  for (int64_t u = first; u < last; ++u) {
-    const uint8_t* head = block + u / per_group * group_bytes;
-    const uint8_t* nibbles = head + weight.head_bytes() + u % per_group * (kLanes * kUnit / 2);
-    if (soon != nullptr) ask_for(soon + (nibbles - block), weight.unit_bytes() + weight.head_bytes());
-    unpack_unit<kKind, kUnit>(nibbles, steps, offset, to->bytes + (u - first) * (kUnit * kLanes));
-    const Floats scale = to->scales[u - first] = load_scales(head, weight.scale_type);
-    if (kKind == Q4Kind::minimums) to->minimums[u - first] = minimums_of(weight, head, scale);
-  }
-}
-
-// The products of a unit, 16 tokens by 16 rows: [token][row]. Two of them, on tiles of their own, may be under way.
-template <int kUnit>
-inline void multiply_even(const int8_t* codes, const int8_t* bytes, int32_t* sums) {
-  _tile_zero(0);
-  _tile_loadd(4, codes, kUnit);
-  _tile_loadd(6, bytes, 64);
-  _tile_dpbssd(0, 4, 6);
-  _tile_stored(0, sums, 64);
-}
-
-template <int kUnit>
-inline void multiply_odd(const int8_t* codes, const int8_t* bytes, int32_t* sums) {
-  _tile_zero(1);
-  _tile_loadd(5, codes, kUnit);
-  _tile_loadd(7, bytes, 64);
-  _tile_dpbssd(1, 5, 7);
-  _tile_stored(1, sums, 64);
-}
-
-// Adds units [first, last), as they are in `units`, to the totals of 16 tokens. A unit's products are begun before those
-// of the last one are scaled: otherwise both would wait for each other.
-template <Q4Kind kKind, int kUnit>
-[[gnu::noinline]] void add_units(const Units& units, const QuantizedRows& x, int64_t token, int64_t first, int64_t last,
-                                 Floats (&totals)[kTileTokens]) {
-  constexpr int64_t products = kTileTokens * kLanes, ring = 2;
-  alignas(64) int32_t sums[ring * products];
-  Floats total[kTileTokens];
-#pragma GCC unroll 16
-  for (int t = 0; t < kTileTokens; ++t) total[t] = totals[t];
-  const int64_t at = x.at(token, first), count = last - first;
-  const int8_t* codes = x.codes + at * kUnit;
-  const auto begin = [&](int64_t u) {
-    const int8_t *from = codes + u * (kTileTokens * kUnit), *bytes = units.bytes + u * (kUnit * kLanes);
-    int32_t* to = sums + u % ring * products;
-    u % 2 == 0 ? multiply_even<kUnit>(from, bytes, to) : multiply_odd<kUnit>(from, bytes, to);
-  };
-  begin(0);
-  for (int64_t u = 0; u < count; ++u) {
-    if (u + 1 < count) begin(u + 1);
-    const int32_t* from = sums + u % ring * products;
-    const float *scales = x.scales + at + u * kTileTokens, *whole = x.sums + at + u * kTileTokens;
-    const Floats scale = units.scales[u], minimum = units.minimums[u];
-#pragma GCC unroll 16
-    for (int t = 0; t < kTileTokens; ++t) {
-      const Floats factor = multiply(scale, broadcast(scales[t]));
-      total[t] = fma(to_floats(_mm512_load_si512(from + t * kLanes)), factor, total[t]);
-      if (kKind == Q4Kind::minimums) total[t] = fma(minimum, broadcast(whole[t]), total[t]);
+    for (int i = 0; i < kLoads; ++i) {
+      const __m512i raw = _mm512_loadu_si512(nibbles + 64 * i);
+      uint8_t* words = to + 4 * kWordBytes * i;
+      store_pairs(words, value(raw, 0), value(raw, 8));
+      store_pairs(words + kWordBytes, value(raw, 16), value(raw, 24));
+      store_pairs(words + 2 * kWordBytes, value(raw, 4), value(raw, 12));
+      store_pairs(words + 3 * kWordBytes, value(raw, 20), value(raw, 28));
     }
   }
-#pragma GCC unroll 16
-  for (int t = 0; t < kTileTokens; ++t) totals[t] = total[t];
-}
 
-// One block for tokens [begin, end), which are whole tiles but for what is beyond the last, at most `kMostTiles`.
-template <Q4Kind kKind, int kUnit>
-void multiply_block(const Q4View& weight, const QuantizedRows& x, int64_t block, int64_t begin, int64_t end,
-                    const Q4Out& out, const uint8_t* soon) {
-  Units units;
-  Floats totals[kMostTiles][1][kTileTokens];
-  const uint8_t* data = weight.data + block * weight.block_bytes();
-  const int64_t tiles = (end - begin + kTileTokens - 1) / kTileTokens;
-  for (int64_t i = 0; i < tiles; ++i) std::fill_n(totals[i][0], kTileTokens, zero());
-  for (int64_t first = 0; first < weight.units(); first += kMostUnits) {
-    const int64_t last = std::min(first + kMostUnits, weight.units());
-    unpack<kKind, kUnit>(weight, data, first, last, soon, &units);
-    written();
-    for (int64_t i = 0; i < tiles; ++i) {
-      add_units<kKind, kUnit>(units, x, begin + i * kTileTokens, first, last, totals[i][0]);
-    }
-  }
-  const UnitSums<kKind> unit_sums(weight);
-  const int64_t row = block * kLanes;
-  for (int64_t token = begin; token < end; ++token) {
-    const int64_t tile = (token - begin) / kTileTokens, t = (token - begin) % kTileTokens;
-    add_high<kKind, kUnit>(unit_sums, weight, data, x, token - t, int(t), totals[tile]);
-    const Floats total = totals[tile][0][t];
-    put(out, token, row, weight.out_features - row,
-        kKind == Q4Kind::codebook ? multiply(total, broadcast(weight.step)) : total);
-  }
-}
+  const Q4View& weight_;
+  const Table table_;
+  const Vec numbers_, grow_;
+};
 
-template <Q4Kind kKind, int kUnit>
-void multiply_blocks(const Q4View& weight, const QuantizedRows& x, int64_t first, int64_t last, int64_t begin,
-                     int64_t end, const Q4Out& out, const Q4Ahead& ahead) {
-  TileShapes shapes;
-  for (int tile = 0; tile < 4; ++tile) shapes.set(tile, kTileTokens, 64);
-  for (int tile = 4; tile < 6; ++tile) shapes.set(tile, kTileTokens, kUnit);
-  for (int tile = 6; tile < 8; ++tile) shapes.set(tile, kUnit / 4, 64);
-  const Tiles tiles(shapes);
-  for (int64_t block = first; block < last; ++block) {
-    const uint8_t* soon = soon_after(weight.data + block * weight.block_bytes(), ahead);
-    for (int64_t token = begin; token < end; token += kMostTiles * kTileTokens) {
-      multiply_block<kKind, kUnit>(weight, x, block, token, std::min(token + kMostTiles * kTileTokens, end), out,
-                                   token == begin ? soon : nullptr);
-    }
+void multiply(const Q4View& weight, const Activations& x, const Output& out, int64_t begin, int64_t end, int64_t first,
+              int64_t last) {
+  const float factor = weight.kind == Q4Kind::codebook ? weight.step : 1.0f;
+  const auto by = [&](const auto& widen) { multiply_widened(widen, factor, x, out, begin, end, first, last); };
+  switch (weight.kind) {
+    case Q4Kind::minimums: return by(Widen<Q4Kind::minimums>(weight));
+    case Q4Kind::offset: return by(Widen<Q4Kind::offset>(weight));
+    case Q4Kind::codebook: return by(Widen<Q4Kind::codebook>(weight));
   }
-}
-
-void fast(const Q4View& weight, const QuantizedRows& x, int64_t first, int64_t last, int64_t begin, int64_t end,
-          const Q4Out& out, const Q4Ahead& ahead) {
-  const int64_t rest = x.tile < kTileTokens ? end - begin : (end - begin) % kTileTokens;
-  const int64_t tiled = rest < kFewTokens || x.tile < kTileTokens ? end - rest : end;
-  if (tiled > begin) {
-    with_kind(weight.kind, [&]<Q4Kind kKind>() {
-      const auto multiply = weight.unit == 32 ? multiply_blocks<kKind, 32> : multiply_blocks<kKind, 16>;
-      multiply(weight, x, first, last, begin, tiled, out, ahead);
-    });
-  }
-  if (tiled < end) {
-    avx512::linear_q4.fast(weight, x, first, last, tiled, end, out, tiled > begin ? Q4Ahead{} : ahead);
-  }
-}
-
-void exact(const Q4View& weight, const float* x, int64_t first, int64_t last, int64_t begin, int64_t end,
-           const Q4Out& out) {
-  avx512::linear_q4.exact(weight, x, first, last, begin, end, out);
 }
 
 }  // namespace
 
-extern const LinearQ4Kernels linear_q4;
-const LinearQ4Kernels linear_q4{kLanes, kTileTokens, fast, exact};
+extern const PanelKernels<Q4View> widened_q4;
+const PanelKernels<Q4View> widened_q4{tiled_tokens, multiply};
 
 }  // namespace modulm::MODULM_ISA

@@ -48,19 +48,15 @@ void rms_norm(const float* x, const float* weight, float* out, int64_t begin, in
 
 // product(gate, up) for each number.
 template <class Function>
-inline void pairs(const float* x, float* out, int64_t begin, int64_t end, int64_t size, const Function& product) {
+inline void pairs(const float* x, int64_t x_stride, float* out, int64_t out_stride, int64_t begin, int64_t end,
+                  int64_t size, const Function& product) {
   for (int64_t row = begin; row < end; ++row) {
-    const float *gates = x + row * 2 * size, *ups = gates + size;
-    float* to = out + row * size;
+    const float *gates = x + row * x_stride, *ups = gates + size;
+    float* to = out + row * out_stride;
     along(
         size, [=](int64_t i) { store(to + i, product(load(gates + i), load(ups + i))); },
         [=](int64_t i, int64_t n) { store_first(to + i, product(load_first(gates + i, n), load_first(ups + i, n)), n); });
   }
-}
-
-template <class Function>
-inline void gate(const float* x, float* out, int64_t begin, int64_t end, int64_t size, const Function& act) {
-  pairs(x, out, begin, end, size, [=](Vec gate, Vec up) { return act(gate) * up; });
 }
 
 inline Vec swigluoai_of(Vec gate, Vec up) {
@@ -69,13 +65,15 @@ inline Vec swigluoai_of(Vec gate, Vec up) {
   return silu_of(low * alpha) / alpha * (all(1.0f) + larger(all(-7.0f), smaller(limit, up)));
 }
 
-void gated_activation(const float* x, float* out, int64_t begin, int64_t end, int64_t size, Activation act) {
+void gated_activation(const float* x, int64_t x_stride, float* out, int64_t out_stride, int64_t begin, int64_t end,
+                      int64_t size, Activation act) {
+  const auto by = [&](const auto& product) { pairs(x, x_stride, out, out_stride, begin, end, size, product); };
   switch (act) {
-    case Activation::silu: return gate(x, out, begin, end, size, [](Vec v) { return silu_of(v); });
-    case Activation::gelu_tanh: return gate(x, out, begin, end, size, [](Vec v) { return gelu_tanh_of(v); });
-    case Activation::gelu: return gate(x, out, begin, end, size, [](Vec v) { return gelu_of(v); });
-    case Activation::relu: return gate(x, out, begin, end, size, [](Vec v) { return relu_of(v); });
-    case Activation::swigluoai: return pairs(x, out, begin, end, size, [](Vec g, Vec u) { return swigluoai_of(g, u); });
+    case Activation::silu: return by([](Vec gate, Vec up) { return silu_of(gate) * up; });
+    case Activation::gelu_tanh: return by([](Vec gate, Vec up) { return gelu_tanh_of(gate) * up; });
+    case Activation::gelu: return by([](Vec gate, Vec up) { return gelu_of(gate) * up; });
+    case Activation::relu: return by([](Vec gate, Vec up) { return relu_of(gate) * up; });
+    case Activation::swigluoai: return by([](Vec gate, Vec up) { return swigluoai_of(gate, up); });
   }
 }
 

@@ -78,9 +78,11 @@ void multiply_any(const DensePanels& weight, const Activations& x, const Output&
   }
 }
 
+const TokenPacker kPacker{kTile, kMostTokens, 1, pack_tokens};
+
 }  // namespace
 
 extern const DenseKernels dense;
-const DenseKernels dense{kTile, kMostTokens, 1, pack_tokens, multiply_any};
+const DenseKernels dense{kPacker, multiply_any};
 
 }  // namespace modulm::MODULM_ISA

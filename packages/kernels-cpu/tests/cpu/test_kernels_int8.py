@@ -1,7 +1,7 @@
 """Products with weights of 2 to 8 bits against float64, on every instruction set that runs here.
 
 What a `fast` product must be is known: float64 arithmetic on activations that numpy has quantised by the rule in
-`activation_rule.py`. So only float32's rounding is left between the two.
+`activation_rule.py`. So only float32's rounding is left between the two. Many tokens go by `tile_rule.py` on AMX.
 """
 
 import numpy as np
@@ -10,6 +10,7 @@ import torch
 from activation_rule import quantized
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tile_rule import FEWEST, assert_tiled, is_tiled
 
 from modulm.interfaces.quantization import ChannelInt8, GroupedInt
 from modulm.reference.dequantize import dequantize
@@ -91,6 +92,12 @@ def multiply(packed, x, isa, exact=False):
     return room[64:-64].reshape(len(x), -1)
 
 
+def assert_fast(got, x, weight, isa):
+    if not is_tiled(isa, len(x)):
+        return assert_product(got, quantized(x, unit_of(weight)).values(x.shape[1]), weight)
+    return assert_tiled(got, x, dequantize(weight, torch.float32).double().numpy(), terms=largest_terms(weight))
+
+
 def assert_product(got, values, weight):
     """Compare with float64. Scaled codes and minimums may cancel, so the error is held against terms, not their sum."""
     matrix = dequantize(weight, torch.float32).double().numpy()
@@ -112,7 +119,7 @@ def check(weight, isa, counts):
     packed = pack(weight, "fast")
     for count in counts:
         x = activations(count, weight.in_features, count)
-        assert_product(multiply(packed, x, isa), quantized(x, unit_of(weight)).values(x.shape[1]), weight)
+        assert_fast(multiply(packed, x, isa), x, weight, isa)
         assert_product(multiply(packed, x, isa, exact=True), x.astype(np.float64), weight)
 
 
@@ -153,7 +160,7 @@ def test_extremes_do_not_overflow(isa, bits):
     patterns = [np.full(256, 127), np.full(256, -127), np.tile([127, -127], 128)]
     apart = np.repeat([127 * 127, 127, 1], [4, 28, 224])  # one quad at the limit of two bytes
     patterns += [apart, -apart, apart * np.tile([1, -1], 128)]
-    x = np.stack(patterns * 3).astype(np.float32)
+    x = np.stack(patterns + patterns[::-1])[: FEWEST - 1].astype(np.float32)
     assert np.abs(quantized(x, 32).high).max() == 126
     for code in (0, (1 << bits) - 1, 1 << (bits - 1)):
         weight = grouped(bits, "centred", 32, 256, 32)
@@ -188,9 +195,10 @@ def test_neither_threads_nor_company_change_a_result(isa, precision, bits):
             results.append(packed.linear(x, isa))
     finally:
         _native.set_num_threads(threads)
-    alone = torch.cat([packed.linear(row, isa) for row in x[:20].split(1)])
     assert all(torch.equal(result, results[0]) for result in results)
-    assert torch.equal(alone, results[0][:20])
+    size = FEWEST if precision == "fast" and is_tiled(isa, FEWEST) else 1  # fewer tokens go another way
+    alone = torch.cat([packed.linear(rows, isa) for rows in x[: 3 * FEWEST].split(size)])
+    assert torch.equal(alone, results[0][: 3 * FEWEST])
 
 
 @pytest.mark.parametrize("isa", ISAS)
@@ -205,13 +213,14 @@ def test_activations_of_each_type(isa, dtype):
 
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
-def test_activations_that_are_not_finite_show(isa, bad):
+@pytest.mark.parametrize("count", [7, 37])
+def test_activations_that_are_not_finite_show(isa, bad, count):
     packed = pack(grouped(8, "centred", 40, 96, 32), "fast")
-    x = torch.from_numpy(activations(7, 96))
+    x = torch.from_numpy(activations(count, 96))
     x[3, 50] = bad
     got = packed.linear(x, isa)
     assert not torch.isfinite(got[3]).any()
-    assert torch.isfinite(got[[0, 1, 2, 4, 5, 6]]).all()
+    assert torch.isfinite(got[torch.arange(count) != 3]).all()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)

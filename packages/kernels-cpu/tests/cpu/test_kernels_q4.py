@@ -1,7 +1,7 @@
 """Products with 4-bit weights against float64, on every instruction set that runs here.
 
 What a `fast` product must be is known exactly: float64 arithmetic on activations that numpy has quantised by the rule
-in `activation_rule.py`. So only float32's rounding is left between the two.
+in `activation_rule.py`. So only float32's rounding is left between the two. Many tokens go by `tile_rule.py` on AMX.
 """
 
 import ml_dtypes
@@ -11,6 +11,7 @@ import torch
 from activation_rule import quantized
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tile_rule import FEWEST, assert_tiled, is_tiled
 
 from modulm.interfaces.quantization import BlockFloat4, Codebook4, GroupedInt
 from modulm.reference.dequantize import dequantize
@@ -105,13 +106,20 @@ def multiply(packed, x, out_features, margin=64):
     return room[margin:-margin].reshape(len(x), out_features)
 
 
-def assert_fast(got, x, weight):
-    """Compare with float64 on quantised activations. Codes and minimum may cancel: terms are larger than their sum."""
-    values = quantized(x, unit_of(weight)).values(x.shape[1])
-    expected = values @ matrix_in_steps(weight).T
+def largest_terms(weight):
+    """Codes and minimum may cancel: terms are larger than their sum."""
     scales = weight.scales if weight.scales.dtype != np.uint8 else 2.0 ** (weight.scales.astype(np.float64) - 127)
     term = 15.0 if isinstance(weight, GroupedInt) else 6.0 if isinstance(weight, BlockFloat4) else weight.codebook.max()
-    terms = np.abs(values) @ np.repeat(np.abs(scales.astype(np.float64)) * float(term), weight.group_size, 1).T
+    return np.repeat(np.abs(scales.astype(np.float64)) * float(term), weight.group_size, 1)
+
+
+def assert_fast(got, x, weight, isa, are_exact=False):
+    """Compare with float64 on activations as they are rounded."""
+    if is_tiled(isa, len(x)):
+        return assert_tiled(got, x, matrix(weight), terms=largest_terms(weight), are_exact=are_exact)
+    values = quantized(x, unit_of(weight)).values(x.shape[1])
+    expected = values @ matrix_in_steps(weight).T
+    terms = np.abs(values) @ largest_terms(weight).T
     assert (np.abs(got - expected) <= EPSILON * (16 * terms + 64 * np.abs(expected)) + 1e-30).all()
 
 
@@ -172,10 +180,10 @@ def test_a_large_input_leaves_the_others_their_bits(isa):
 def test_fast_is_float64_on_quantised_activations(isa, kind, shape):
     weight = make(kind, *shape)
     packed = pack(weight, "fast", isa)
-    for num_tokens in (1, 2, 3, 7, 21):
+    for num_tokens in (1, 2, 3, 7, 12, 21, 67):
         x = activations(num_tokens, shape[1], seed=num_tokens)
         got = multiply(packed, x, shape[0])
-        assert_fast(got, x, weight)
+        assert_fast(got, x, weight, isa, kind in ("block", "nvfp4"))
 
 
 @pytest.mark.parametrize("isa", ISAS)
@@ -229,17 +237,23 @@ def test_bits_depend_neither_on_threads_nor_on_company(isa, precision):
     np.testing.assert_array_equal(results[0], results[1])
     np.testing.assert_array_equal(results[0], results[2])
     packed = pack(weight, precision, isa)
-    for num_tokens in range(1, 68):
+    fewest = FEWEST if precision == "fast" and is_tiled(isa, FEWEST) else 1  # fewer tokens go another way
+    for num_tokens in range(fewest, 68):
         np.testing.assert_array_equal(multiply(packed, x[:num_tokens].copy(), 201), results[0][:num_tokens])
+    few = multiply(packed, x[: FEWEST - 1].copy(), 201)
+    for num_tokens in range(1, FEWEST):
+        np.testing.assert_array_equal(multiply(packed, x[:num_tokens].copy(), 201), few[:num_tokens])
 
 
 @pytest.mark.parametrize("isa", ISAS)
 def test_a_large_matrix_in_many_pieces(isa):
     weight = make("minimums", 1000, 512, 32)
     x = activations(150, 512)
-    packed = pack(weight, "fast", isa)
-    expected = quantized(x, 32).values(x.shape[1]) @ matrix(weight).T
-    assert np.linalg.norm(multiply(packed, x, 1000) - expected) <= 1e-6 * np.linalg.norm(expected)
+    got = multiply(pack(weight, "fast", isa), x, 1000)
+    assert_fast(got, x, weight, isa)
+    if not is_tiled(isa, 150):
+        expected = quantized(x, 32).values(x.shape[1]) @ matrix(weight).T
+        assert np.linalg.norm(got - expected) <= 1e-6 * np.linalg.norm(expected)
 
 
 @settings(max_examples=60, deadline=None)
@@ -257,7 +271,7 @@ def test_any_shape(kind, rows, groups, group_size, num_tokens, isa, seed):
     x = activations(num_tokens, weight.in_features, seed)
     got = multiply(pack(weight, "exact", isa), x, rows)
     assert_close(got, x.astype(np.float64), matrix(weight), 64)
-    assert_fast(multiply(pack(weight, "fast", isa), x, rows), x, weight)
+    assert_fast(multiply(pack(weight, "fast", isa), x, rows), x, weight, isa, kind in ("block", "nvfp4"))
 
 
 @pytest.mark.parametrize("isa", ISAS)
@@ -268,6 +282,15 @@ def test_the_whole_error_is_below_one_percent(isa, kind):
     got = multiply(pack(weight, "fast", isa), x, 256)
     expected = x.astype(np.float64) @ matrix(weight).T
     assert np.linalg.norm(got - expected) < 0.01 * np.linalg.norm(expected)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_what_is_cut_off_leans_to_no_side(isa):
+    weight = make("wide", 512, 2048, 32)
+    weight.scales[:] = np.abs(weight.scales)
+    weight.minimums[:] = 0
+    got = multiply(pack(weight, "fast", isa), np.ones((16, 2048), np.float32), 512)
+    assert abs(got[0].sum(dtype=np.float64) / matrix(weight).sum() - 1) < 5e-4  # 2.7e-3 where it is only cut off
 
 
 @pytest.mark.parametrize("isa", ISAS)
@@ -296,7 +319,8 @@ def test_the_largest_steps_do_not_overflow(isa):
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_what_is_not_finite_shows(isa, bad):
     weight = make("minimums", 20, 64, 32)
-    x = activations(3, 64)
-    x[1, 40] = bad
-    got = multiply(pack(weight, "fast", isa), x, 20)
-    assert np.isnan(got[1]).all() and np.isfinite(got[[0, 2]]).all()
+    for count in (3, 37):
+        x = activations(count, 64)
+        x[1, 40] = bad
+        got = multiply(pack(weight, "fast", isa), x, 20)
+        assert not np.isfinite(got[1]).any() and np.isfinite(got[np.arange(count) != 1]).all()

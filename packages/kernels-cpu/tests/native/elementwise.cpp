@@ -36,7 +36,7 @@ void check_gate(Random& random, Report& report, Isa isa, int round) {
   const Activation act = Activation(random.below(4));
   const std::vector<float> x = random.numbers(rows * 2 * size);
   std::vector<float> out(size_t(rows * size));
-  elementwise(isa).gated_activation(x.data(), out.data(), 0, rows, size, act);
+  elementwise(isa).gated_activation(x.data(), 2 * size, out.data(), size, 0, rows, size, act);
   for (int64_t i = 0; i < rows * size; ++i) {
     const size_t at = size_t(i / size * 2 * size + i % size);
     const double up = x[at + size_t(size)], expected = activated(x[at], act) * up;

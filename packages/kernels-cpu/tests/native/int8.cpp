@@ -140,7 +140,7 @@ struct Problem {
     std::vector<float> out(size_t(tokens * weight.rows));
     const Bytes memory(Activations::bytes_for(tokens, weight.inputs));
     const Activations to = Activations::in(memory.data(), tokens, weight.inputs);
-    dense(isa).pack_tokens(x.data(), Float::f32, weight.inputs, 0, tokens, to);
+    dense(isa).tokens.pack(x.data(), Float::f32, weight.inputs, 0, tokens, to);
     int8(isa).exact(weight, to, {out.data(), Float::f32, weight.rows, weight.rows}, 0, panels_of(weight.rows), 0,
                     tokens);
     return out;

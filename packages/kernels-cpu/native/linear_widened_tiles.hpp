@@ -1,0 +1,88 @@
+// Products of tiles with weights that become bfloat16 on the way: a panel is widened once for all tokens of a call, or,
+// for a few tokens, step by step beside the products of the last step. Included by kernels of the namespace `amx` only.
+#pragma once
+
+#include <algorithm>
+
+#include "linear_bf16_tiles.hpp"
+
+namespace modulm::MODULM_ISA {
+namespace {
+
+constexpr int64_t kMostSteps = 64;  // widened at once: they stay in the L2 cache
+constexpr int64_t kLag = 3;         // steps between what is written and the tiles loaded of it, which else would wait
+constexpr int64_t kRing = 8;
+
+// What a thread works in: too much for small stacks.
+struct alignas(64) WideRoom {
+  uint8_t weights[kMostSteps * kStepBytes];
+  float sums[kMostOfPanel * kPanel];
+};
+
+// A panel for at most 32 tokens: a step is widened while tiles multiply the one before.
+template <class Source>
+void multiply_few(const Source& source, const Activations& x, int64_t panel, int64_t token, bool both,
+                  const Results& results, WideRoom& room) {
+  const int64_t steps = steps_of(x.inputs);
+  const auto place = [&](int64_t step) { return room.weights + step % kRing * kStepBytes; };
+  clear_sums();
+  for (int64_t step = 0; step < steps + kLag; ++step) {
+    if (step < steps) source(panel, step, place(step));
+    written();
+    if (step >= kLag) add_steps(step_of(x, step - kLag, token), 0, place(step - kLag), 1, both);
+  }
+  results.store(room.sums);
+}
+
+// A panel for tokens [first, last), at most kMostOfPanel.
+template <class Source>
+void multiply_many(const Source& source, float factor, const Activations& x, const Output& out, int64_t panel,
+                   int64_t first, int64_t last, WideRoom& room) {
+  const int64_t steps = steps_of(x.inputs), stride = x.tokens * kWords;
+  for (int64_t begin = 0; begin < steps; begin += kMostSteps) {
+    const int64_t count = std::min(steps - begin, kMostSteps);
+    for (int64_t step = 0; step < count; ++step) source(panel, begin + step, room.weights + step * kStepBytes);
+    written();
+    for (int64_t token = first; token < last; token += kGroup) {
+      const int64_t tokens = std::min(last - token, kGroup);
+      const bool both = tokens > kTokens, is_last = begin + count == steps;
+      float* sums = room.sums + (steps <= kMostSteps ? 0 : (token - first) * kPanel);
+      begin == 0 ? clear_sums() : load_sums(sums, both);
+      const Results results(out, panel, token, is_last ? tokens : 0, factor);
+      add_steps(step_of(x, begin, token), stride, room.weights, count, both);
+      is_last ? results.store(sums) : store_sums(sums, both);
+      written();
+    }
+  }
+}
+
+// `source(panel, step, to)` widens a step of a panel; results are `factor` times the sums.
+template <class Source>
+void multiply_widened(const Source& source, float factor, const Activations& x, const Output& out, int64_t begin,
+                      int64_t end, int64_t first, int64_t last) {
+  thread_local WideRoom room;
+  const Tiles tiles(shapes_for(last - first));
+  for (int64_t panel = begin; panel < end; ++panel) {
+    if (last - first > kGroup) {
+      multiply_many(source, factor, x, out, panel, first, last, room);
+    } else {
+      const Results results(out, panel, first, last - first, factor);
+      multiply_few(source, x, panel, first, last - first > kTokens, results, room);
+    }
+  }
+}
+
+// Two numbers of 16 rows -> pairs of bfloat16, cut off: see `kOfCut`.
+inline void store_pairs(uint8_t* to, Vec first, Vec second) {
+  const __m512i low = _mm512_srli_epi32(_mm512_castps_si512(first), 16);
+  const __m512i upper = _mm512_set1_epi32(int(0xffff0000u)), high = _mm512_castps_si512(second);
+  _mm512_store_si512(to, _mm512_ternarylogic_epi32(high, upper, low, 0xea));  // high & upper | low
+}
+
+// What cut off is on average half a step of bfloat16 too small, 2^-8 of a number's power of two, which is 1.44 times less
+// than the number itself on average. So numbers this much larger err to both sides alike, and by no more than 6 % more
+// than rounded ones would.
+constexpr float kOfCut = 1.0f + 0x1p-8f / 1.4427f;
+
+}  // namespace
+}  // namespace modulm::MODULM_ISA
