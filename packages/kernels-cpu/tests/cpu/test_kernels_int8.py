@@ -160,7 +160,7 @@ def test_extremes_do_not_overflow(isa, bits):
     patterns = [np.full(256, 127), np.full(256, -127), np.tile([127, -127], 128)]
     apart = np.repeat([127 * 127, 127, 1], [4, 28, 224])  # one quad at the limit of two bytes
     patterns += [apart, -apart, apart * np.tile([1, -1], 128)]
-    x = np.stack(patterns + patterns[::-1])[: FEWEST - 1].astype(np.float32)
+    x = np.stack(2 * patterns)[: FEWEST - 1].astype(np.float32)  # as integers on AMX too
     assert np.abs(quantized(x, 32).high).max() == 126
     for code in (0, (1 << bits) - 1, 1 << (bits - 1)):
         weight = grouped(bits, "centred", 32, 256, 32)
