@@ -93,9 +93,10 @@ def multiply(packed, x, isa, exact=False):
 
 
 def assert_fast(got, x, weight, isa):
-    if not is_tiled(isa, len(x)):
-        return assert_product(got, quantized(x, unit_of(weight)).values(x.shape[1]), weight)
-    return assert_tiled(got, x, dequantize(weight, torch.float32).double().numpy(), terms=largest_terms(weight))
+    if is_tiled(isa, len(x)):
+        assert_tiled(got, x, dequantize(weight, torch.float32).double().numpy(), terms=largest_terms(weight))
+    else:
+        assert_product(got, quantized(x, unit_of(weight)).values(x.shape[1]), weight)
 
 
 def assert_product(got, values, weight):

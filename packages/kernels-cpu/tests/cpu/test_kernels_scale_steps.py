@@ -94,18 +94,27 @@ def test_codebooks_take_no_more_bits_than_values_in_use(name):
     assert torch.equal(packed_q4.pack(finer).rows(torch.arange(64), torch.float32), dequantize(finer, torch.float32))
 
 
+def assert_products(weight, pack, isa, count, largest):
+    """Hold both precisions against float64; `largest` is [out_features, groups]."""
+    matrix = dequantize(weight, torch.float32).double().numpy()
+    x = np.random.default_rng(count).standard_normal((count, 512)).astype(np.float32)
+    rounded = quantized(x, 32 if weight.group_size % 32 == 0 else 16).values(512)
+    largest = largest.repeat(weight.group_size, axis=1)
+    for precision, values in (("fast", rounded), ("exact", x.astype(np.float64))):
+        got = pack(weight, precision).linear(torch.from_numpy(x), isa).numpy()
+        if precision == "fast" and is_tiled(isa, count):
+            assert_tiled(got, x, matrix, terms=largest)
+        else:
+            assert (np.abs(got - values @ matrix.T) <= 3e-6 * (np.abs(values) @ largest.T) + 1e-30).all()
+
+
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("name", CODEBOOKS)
 @pytest.mark.parametrize("count", [1, 3, 5, 16, 37])
 def test_products_of_codebooks_agree_with_float64(isa, name, count):
     weight = make_codebook(name)
-    matrix = dequantize(weight, torch.float32).double().numpy()
-    x = np.random.default_rng(count).standard_normal((count, 512)).astype(np.float32)
-    rounded = quantized(x, weight.group_size).values(512)
-    largest = np.abs(weight.scales).astype(np.float64).repeat(weight.group_size, axis=1) * np.abs(weight.codebook).max()
-    for precision, values in (("fast", rounded), ("exact", x.astype(np.float64))):
-        got = packed_q4.pack(weight, precision).linear(torch.from_numpy(x), isa).numpy()
-        assert (np.abs(got - values @ matrix.T) <= 3e-6 * (np.abs(values) @ largest.T) + 1e-30).all()
+    largest = np.abs(weight.scales).astype(np.float64) * np.abs(weight.codebook).max()
+    assert_products(weight, packed_q4.pack, isa, count, largest)
 
 
 @pytest.mark.parametrize("isa", ISAS)
@@ -113,17 +122,8 @@ def test_products_of_codebooks_agree_with_float64(isa, name, count):
 @pytest.mark.parametrize("count", [1, 3, 5, 16, 37])
 def test_products_agree_with_float64(isa, name, count):
     weight = make(name)
-    matrix = dequantize(weight, torch.float32).double().numpy()
-    x = np.random.default_rng(count).standard_normal((count, 512)).astype(np.float32)
-    rounded = quantized(x, 32 if weight.group_size % 32 == 0 else 16).values(512)
     largest = np.abs(weight.scales).astype(np.float64) * (1 << weight.bits) + np.abs(weight.minimums)
-    largest = largest.repeat(weight.group_size, axis=1)
-    for precision, values in (("fast", rounded), ("exact", x.astype(np.float64))):
-        got = pack(weight, precision).linear(torch.from_numpy(x), isa).numpy()
-        if precision == "fast" and is_tiled(isa, count):
-            assert_tiled(got, x, matrix, terms=largest)
-            continue
-        assert (np.abs(got - values @ matrix.T) <= 3e-6 * (np.abs(values) @ largest.T) + 1e-30).all()
+    assert_products(weight, pack, isa, count, largest)
 
 
 def test_what_scales_are_taken_apart_into():

@@ -1,7 +1,7 @@
 """How products of many tokens go on AMX: the rule of `native/linear_widened_tiles.hpp` as bounds against float64.
 
-Activations are rounded to bfloat16. Weights become bfloat16 too, cut off after they grew by what that takes on average, so
-that each errs by less than 0.72 of a step of its power of two (2^-7), and all of them together to both sides alike.
+Activations are rounded to bfloat16. Weights become bfloat16 too, cut off after they grew by what that takes on average,
+so that each errs by less than 0.72 of a step of its power of two (2^-7), and all of them together to both sides alike.
 """
 
 import ml_dtypes
@@ -38,7 +38,7 @@ def assert_tiled(got, x, weight, *, terms, are_exact=False):
     assert (np.abs(got - expected) <= allowed).all(), (np.abs(got - expected) / allowed).max()
     if are_exact or weight.size < 1000:
         return
-    # Errors of single weights, 0.31 of a step of a number that is 1.44 times its power of two, add up as chance has it: in
-    # cases of these tests to 0.5 to 1.6 times this, with a median of 1.0.
+    # Errors of single weights, 0.31 of a step of a number that is 1.44 times its power of two, add up as chance has it:
+    # in cases of these tests to 0.5 to 1.6 times this, with a median of 1.0.
     likely = np.linalg.norm(np.sqrt(rounded**2 @ (weight**2).T)) * 0.31 * STEP / 1.44
     assert np.linalg.norm(got - expected) <= 2.0 * likely + 2e-6 * np.linalg.norm(sums)
