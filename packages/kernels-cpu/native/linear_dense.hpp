@@ -117,6 +117,18 @@ using DenseKernels = PanelKernels<DensePanels>;
 // bits of a token's result depend on how many are computed with it.
 inline constexpr int64_t kFewestTiled = 12;
 
+// `instance(isa, tokens)` is what multiplies so many tokens in tiles, or null; a file in `extensions/` defines it.
+#if defined(__x86_64__)
+#define MODULM_TILED(Weight, instance)                                             \
+  namespace amx { extern const PanelKernels<Weight> instance; }                    \
+  inline const PanelKernels<Weight>* instance(Isa which, int64_t tokens) {         \
+    return which == Isa::amx && tokens >= kFewestTiled ? &amx::instance : nullptr; \
+  }
+#else
+#define MODULM_TILED(Weight, instance) \
+  inline const PanelKernels<Weight>* instance(Isa, int64_t) { return nullptr; }
+#endif
+
 MODULM_FAMILY(DenseKernels, dense)
 
 #if defined(__x86_64__)

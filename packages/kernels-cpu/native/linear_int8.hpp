@@ -123,16 +123,6 @@ struct Int8Kernels {
 
 MODULM_BYTE_FAMILY(Int8Kernels, int8)
 
-#if defined(__x86_64__)
-namespace amx { extern const PanelKernels<Int8Panels> widened_int8; }
-#endif
-
-// What multiplies so many tokens in tiles of bfloat16, or null.
-inline const PanelKernels<Int8Panels>* widened_int8(Isa which, int64_t tokens) {
-#if defined(__x86_64__)
-  if (which == Isa::amx && tokens >= kFewestTiled) return &amx::widened_int8;
-#endif
-  return nullptr;
-}
+MODULM_TILED(Int8Panels, widened_int8)
 
 }  // namespace modulm

@@ -110,17 +110,7 @@ struct LinearQ4Kernels {
 
 MODULM_BYTE_FAMILY(LinearQ4Kernels, linear_q4)
 
-#if defined(__x86_64__)
-namespace amx { extern const PanelKernels<Q4View> widened_q4; }
-#endif
-
-// What multiplies so many tokens in tiles of bfloat16, or null. A panel is two blocks.
-inline const PanelKernels<Q4View>* widened_q4(Isa which, int64_t tokens) {
-#if defined(__x86_64__)
-  if (which == Isa::amx && tokens >= kFewestTiled) return &amx::widened_q4;
-#endif
-  return nullptr;
-}
+MODULM_TILED(Q4View, widened_q4)  // a panel is two blocks
 
 // The weight as `GroupedInt` and `Codebook4` have it: codes [out_features, in_features / 2], low nibble first.
 struct Q4Source {
