@@ -15,6 +15,9 @@ class Widen {
   void operator()(int64_t panel, int64_t block, uint8_t* to) const {
     const Scales scales(weight_, panel);
     const uint8_t* codes = weight_.data + panel * weight_.panel_bytes() + block * block_bytes(width);
+    for (int64_t at = 0; at < block_bytes(width); at += 64) {  // of the next panel, as few tokens wait for memory
+      __builtin_prefetch(codes + weight_.panel_bytes() + at, 0, 2);
+    }
     for (int row = 0; row < kPanel; row += kLanes) {
       if (weight_.unit == 32) {
         widen_unit<0, 8>(scales, codes, block, row, to);

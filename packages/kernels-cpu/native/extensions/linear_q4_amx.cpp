@@ -47,6 +47,8 @@ inline Vec minimums_at(const Q4View& weight, const uint8_t* head) {
   return scales_at(head, weight.scale_type) * -_mm512_cvtepi32_ps(of_bytes(at));
 }
 
+constexpr int64_t kAhead = 2;  // blocks: the same of the next panel is asked for, as few tokens wait for memory
+
 template <Q4Kind kKind>
 class Widen {
  public:
@@ -72,6 +74,7 @@ class Widen {
     const int64_t per_group = weight_.units_per_group, group = per_group == 1 ? unit : unit / per_group;
     const uint8_t* head = block + group * weight_.group_bytes();
     const uint8_t* nibbles = head + weight_.head_bytes() + (unit - group * per_group) * weight_.unit_bytes();
+    __builtin_prefetch(head + kAhead * weight_.block_bytes(), 0, 2);
     const Vec scale = scales_at(head, weight_.scale_type) * grow_, minimum = kKind == Q4Kind::minimums
                                                                             ? minimums_at(weight_, head) * grow_
                                                                             : scale * all(-float(weight_.offset));
@@ -81,6 +84,7 @@ class Widen {
     };
 #pragma GCC unroll 4
     for (int i = 0; i < kLoads; ++i) {
+      __builtin_prefetch(nibbles + 64 * i + kAhead * weight_.block_bytes(), 0, 2);
       const __m512i raw = _mm512_loadu_si512(nibbles + 64 * i);
       uint8_t* words = to + 4 * kWordBytes * i;
       store_pairs(words, value(raw, 0), value(raw, 8));
