@@ -119,6 +119,28 @@ def test_gated_linear_in_parts(rows, places, name, biased):
     close(got, gated(name, both[:, :37], both[:, 37:]), 1e-5)
 
 
+@pytest.mark.parametrize("splits", [[], [64], [32, 96], [32, 64, 96]], ids=str)
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_gates_are_applied_panel_by_panel(rows, places, name, splits):
+    x, weight = noise(rows, 96), noise(128, 96, seed=1) / 10
+    parts = [(packed(part), False) for part in np.split(weight, splits)]
+    source, result = places
+    got = run(
+        lambda section: section.gated_linear(parts, None, name, source, result), x, 64, source=source, result=result
+    )
+    both = x.astype(np.float64) @ weight.T.astype(np.float64)
+    close(got, gated(name, both[:, :64], both[:, 64:]), 1e-5)
+
+
+@pytest.mark.parametrize("splits", [[], [32], [64, 96], [32, 33]], ids=str)
+def test_parts_that_share_activations(rows, places, splits):
+    x, weight = noise(rows, 96), noise(99, 96, seed=1)
+    parts = [(packed(part), False) for part in np.split(weight, splits)]
+    source, result = places
+    got = run(lambda section: section.linear(parts, None, source, result), x, 99, source=source, result=result)
+    close(got, x.astype(np.float64) @ weight.T.astype(np.float64), 3e-5)
+
+
 @pytest.mark.parametrize("biased", [False, True])
 def test_linear_in_parts(rows, places, biased):
     x, weight, bias = noise(rows, 96), noise(74, 96, seed=1), noise(74, seed=2)
