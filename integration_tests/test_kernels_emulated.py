@@ -20,7 +20,6 @@ CHECKS = PACKAGE / "tests/native"
 PRODUCTS = ("linear_q4", "linear_q4_pack", "linear_int8", "linear_dense", "quantize_activations")
 AVX2 = "-march=x86-64-v2 -mavx2 -mfma -mf16c"
 AVX512 = "-march=x86-64-v4 -mavx512vnni -mfma -mf16c -Wno-uninitialized -Wno-maybe-uninitialized"
-AMX = f"{AVX512} -mavx512bf16 -mamx-tile -mamx-int8 -mamx-bf16"
 X86 = {"generic": "-march=x86-64-v2", "avx2": AVX2, "avx512": AVX512}
 ARM = {"generic": "", "neon": "-march=armv8.2-a+dotprod"}
 """Options per instruction set, as in CMakeLists.txt."""
@@ -85,6 +84,5 @@ def test_avx_vnni_computes_the_bits_of_avx2(tmp_path):
     kernels = [(isa, name, options) for isa, options in X86.items() for name in PRODUCTS]
     same = f"{AVX2} -include {CHECKS / 'avxvnni_as_avx512.hpp'}"
     kernels += [("avxvnni", name, same) for name in ("linear_q4", "linear_int8")]
-    kernels += [("amx", f"../extensions/{name}_amx", AMX) for name in ("linear_q4", "linear_int8")]
     checks = build(tmp_path, HOST, kernels, ("q4", "int8"))
     assert run(checks, "avxvnni", "avx2", "avx512", "generic") == ["avx512", "avxvnni", "avx2", "generic"]

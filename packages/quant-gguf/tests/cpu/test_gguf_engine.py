@@ -97,7 +97,7 @@ def check(path, theirs, **served):
     ran = scored(path, PROMPTS, **EXACT)
     for want, got in zip(scored_by_transformers(theirs, PROMPTS), ran.logprobs, strict=True):
         assert want.std() > 1
-        np.testing.assert_allclose(got, want, atol=2e-4)
+        np.testing.assert_allclose(got, want, rtol=2e-5, atol=2e-4)  # both add up in float32, in orders of their own
     for kind, count in served.items():
         assert ran.num_served(kind) == count, ran.kernels
 
