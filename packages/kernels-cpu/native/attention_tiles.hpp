@@ -77,13 +77,6 @@ struct Sums {
   }
 };
 
-inline void clear_sums() {
-  _tile_zero(0);
-  _tile_zero(1);
-  _tile_zero(2);
-  _tile_zero(3);
-}
-
 inline TileShapes whole_tiles() {
   TileShapes shapes;
   for (int tile = 0; tile < 8; ++tile) shapes.set(tile, kTileRows, 64);

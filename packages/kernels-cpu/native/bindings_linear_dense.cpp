@@ -114,10 +114,7 @@ class DenseWeight : public PackedWeight {
   void product(const void* from, Float from_type, int64_t stride, int64_t tokens, const Output& to, Isa isa,
                bool exact) const {
     const DenseKernels& kernels = dense_for(weight_.element, exact, isa);
-    over_panels(kernels.tokens, from, from_type, stride, tokens, weight_.inputs, panels_of(weight_.rows), pool(),
-                [&](const Activations& packed, int64_t begin, int64_t end, int64_t first, int64_t last) {
-                  kernels.multiply(weight_, packed, to, begin, end, first, last);
-                });
+    modulm::multiply_panels(kernels, weight_, from, from_type, stride, tokens, weight_.inputs, to, pool());
   }
 
   void put_rows(const int64_t* chosen, int64_t count, void* to, Float type, int64_t stride) const {

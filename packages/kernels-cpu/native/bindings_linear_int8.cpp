@@ -110,10 +110,7 @@ class Int8Weight : public PackedWeight {
                bool exact) const {
     if (exact) return multiply_exactly(from, from_type, stride, tokens, to, isa);
     if (const PanelKernels<Int8Panels>* widened = widened_int8(isa, tokens)) {
-      return over_panels(widened->tokens, from, from_type, stride, tokens, weight_.inputs, panels_of(weight_.rows), pool(),
-                         [&](const Activations& packed, int64_t begin, int64_t end, int64_t first, int64_t last) {
-                           widened->multiply(weight_, packed, to, begin, end, first, last);
-                         });
+      return modulm::multiply_panels(*widened, weight_, from, from_type, stride, tokens, weight_.inputs, to, pool());
     }
     const Int8Kernels& kernels = int8(isa);
     const ActivationKernels& quantizer = activations(isa);

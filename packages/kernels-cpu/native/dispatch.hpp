@@ -3,8 +3,8 @@
 // A family is a struct of function pointers. Its header says MODULM_FAMILY(Struct, instance); each file in `kernels/`
 // defines `extern const Struct instance` in its own namespace; callers ask `instance()`, tests `instance(isa)`, where
 // `can_run(isa)` must hold. AVX-VNNI adds one instruction to AVX2, which only products of bytes use: they say
-// MODULM_BYTE_FAMILY, and the others are AVX2's there. What AVX-512 BF16 and AMX add lies in `extensions/`: weights say
-// themselves which of their products go there, and all else is AVX-512's.
+// MODULM_BYTE_FAMILY, and the others are AVX2's there. What AVX-512 BF16 and AMX add lies in `extensions/`: attention has
+// tiles, weights say themselves which of their products go there, and all else is AVX-512's.
 #pragma once
 
 #include "features.hpp"

@@ -38,13 +38,6 @@ inline TileShapes shapes_for(int64_t tokens) {
 
 // Tiles 0 to 3 hold sums: tokens 0 to 15 by rows 0 to 15, then by rows 16 to 31; tokens 16 to 31 likewise, where there are
 // `both`.
-inline void clear_sums() {
-  _tile_zero(0);
-  _tile_zero(1);
-  _tile_zero(2);
-  _tile_zero(3);
-}
-
 inline void load_sums(const float* from, bool both) {
   _tile_loadd(0, from, kPanel * 4);
   _tile_loadd(1, from + 16, kPanel * 4);
@@ -82,7 +75,7 @@ class Results {
     store_sums(buffer, count_ > kTokens);
     written();
     if (factor_ != 1.0f) {
-      for (int64_t i = 0; i < count_ * kPanel; i += kLanes) amx::store(buffer + i, load(buffer + i) * all(factor_));
+      for (int64_t i = 0; i < count_ * kPanel; i += kLanes) MODULM_ISA::store(buffer + i, load(buffer + i) * all(factor_));
     }
     store_panel(buffer, panel_, token_, token_ + count_, out_);
   }

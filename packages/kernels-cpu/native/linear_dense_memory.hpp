@@ -119,4 +119,14 @@ void over_panels(const TokenPacker& packer, const void* x, Float type, int64_t s
   });
 }
 
+// out = x @ W.T by kernels of panels.
+template <class Weight>
+void multiply_panels(const PanelKernels<Weight>& kernels, const Weight& weight, const void* x, Float type, int64_t stride,
+                     int64_t tokens, int64_t inputs, const Output& out, Pool& pool) {
+  over_panels(kernels.tokens, x, type, stride, tokens, inputs, panels_of(out.rows), pool,
+              [&](const Activations& packed, int64_t begin, int64_t end, int64_t first, int64_t last) {
+                kernels.multiply(weight, packed, out, begin, end, first, last);
+              });
+}
+
 }  // namespace modulm

@@ -49,6 +49,16 @@ namespace {
   return __builtin_bit_cast(float, uint32_t(from[at]) << 23);
 }
 
+// Calls body.template operator()<kind>() with what the weight is: code for each kind is made apart.
+template <class Body>
+inline void with_kind(Q4Kind kind, const Body& body) {
+  switch (kind) {
+    case Q4Kind::minimums: return body.template operator()<Q4Kind::minimums>();
+    case Q4Kind::offset: return body.template operator()<Q4Kind::offset>();
+    case Q4Kind::codebook: return body.template operator()<Q4Kind::codebook>();
+  }
+}
+
 }  // namespace
 
 struct Q4View {

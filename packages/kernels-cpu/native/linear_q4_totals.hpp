@@ -7,16 +7,6 @@
 namespace modulm::MODULM_ISA {
 namespace {
 
-// Calls body.template operator()<kind>() with what the weight is: code for each kind is made apart.
-template <class Body>
-inline void with_kind(Q4Kind kind, const Body& body) {
-  switch (kind) {
-    case Q4Kind::minimums: return body.template operator()<Q4Kind::minimums>();
-    case Q4Kind::offset: return body.template operator()<Q4Kind::offset>();
-    case Q4Kind::codebook: return body.template operator()<Q4Kind::codebook>();
-  }
-}
-
 // Store a block's rows of one token.
 void put(const Q4Out& out, int64_t token, int64_t row, int64_t count, Floats values) {
   const int64_t at = token * out.stride + row;

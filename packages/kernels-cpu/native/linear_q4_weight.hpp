@@ -84,10 +84,7 @@ class Q4Weight : public PackedWeight {
     const int64_t size = view_.in_features;
     if (const PanelKernels<Q4View>* widened = widened_q4(isa_, num_tokens)) {
       const Output to{out.data, out.type, view_.out_features, out.stride};
-      return over_panels(widened->tokens, x, type, stride, num_tokens, size, panels_of(to.rows), pool,
-                         [&](const Activations& packed, int64_t begin, int64_t end, int64_t first, int64_t last) {
-                           widened->multiply(view_, packed, to, begin, end, first, last);
-                         });
+      return modulm::multiply_panels(*widened, view_, x, type, stride, num_tokens, size, to, pool);
     }
     int64_t tile = linear_q4(isa_).max_tokens;
     while (tile / 2 >= num_tokens) tile /= 2;

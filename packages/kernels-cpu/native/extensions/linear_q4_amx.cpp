@@ -102,12 +102,9 @@ class Widen {
 void multiply(const Q4View& weight, const Activations& x, const Output& out, int64_t begin, int64_t end, int64_t first,
               int64_t last) {
   const float factor = weight.kind == Q4Kind::codebook ? weight.step : 1.0f;
-  const auto by = [&](const auto& widen) { multiply_widened(widen, factor, x, out, begin, end, first, last); };
-  switch (weight.kind) {
-    case Q4Kind::minimums: return by(Widen<Q4Kind::minimums>(weight));
-    case Q4Kind::offset: return by(Widen<Q4Kind::offset>(weight));
-    case Q4Kind::codebook: return by(Widen<Q4Kind::codebook>(weight));
-  }
+  with_kind(weight.kind, [&]<Q4Kind kKind>() {
+    multiply_widened(Widen<kKind>(weight), factor, x, out, begin, end, first, last);
+  });
 }
 
 }  // namespace
