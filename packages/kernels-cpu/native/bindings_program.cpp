@@ -51,14 +51,27 @@ Activation activation_named(const std::string& name) {
 // A section, and the Python objects whose memory its operations read.
 class SectionBuilder {
  public:
-  explicit SectionBuilder(std::vector<int64_t> sizes) : section_(check_sizes(sizes)) {}
+  SectionBuilder(std::vector<int64_t> sizes, std::vector<bool> local) : section_(check_sizes(sizes), local) {
+    require(local.empty() || local.size() == sizes.size(), "There must be as many of `local` as of `sizes`");
+  }
+
+  // The operations until `end_stretch` leave rows apart, and local buffers are theirs.
+  void begin_stretch() {
+    require(!closed_ && stretch_ == nullptr, "A stretch begins outside of others, in a section that is not closed");
+    stretch_ = std::make_unique<Stretch>();
+  }
+
+  void end_stretch() {
+    require(stretch_ != nullptr, "No stretch has begun");
+    section_.add(std::move(stretch_));
+  }
 
   void embedding(const nb::object& weight, const At& out) {
     auto op = next<Embedding>();
     needs_step_ = true;
     op->weight = packed(weight);
     op->out = place(out, op->weight->in_features(), "out");
-    section_.add(std::move(op));
+    keep(std::move(op));
   }
 
   void linear(const Parts& parts, const std::optional<Floats>& bias, const At& x, const At& out) {
@@ -66,7 +79,7 @@ class SectionBuilder {
     op->matrix = matrix(parts, bias);
     op->x = place(x, in_features(op->matrix), "x");
     op->out = place(out, op->matrix.out_features, "out");
-    section_.add(std::move(op));
+    keep(std::move(op));
   }
 
   void gated_linear(const Parts& parts, const std::optional<Floats>& bias, const std::string& function, const At& x,
@@ -77,7 +90,7 @@ class SectionBuilder {
     op->function = activation_named(function);
     op->x = place(x, in_features(op->matrix), "x");
     op->out = place(out, op->matrix.out_features / 2, "out");
-    section_.add(std::move(op));
+    keep(std::move(op));
   }
 
   void gated_activation(const std::string& function, int64_t size, const At& x, const At& out) {
@@ -87,7 +100,7 @@ class SectionBuilder {
     op->size = size;
     op->x = place(x, 2 * size, "x");
     op->out = place(out, size, "out");
-    section_.add(std::move(op));
+    keep(std::move(op));
   }
 
   void rms_norm(const Floats& weight, int64_t count, double eps, bool unit_offset, const At& x, const At& out) {
@@ -101,7 +114,7 @@ class SectionBuilder {
     op->offset = unit_offset ? 1.0f : 0.0f;
     op->x = place(x, count * size, "x");
     op->out = place(out, count * size, "out");
-    section_.add(std::move(op));
+    keep(std::move(op));
   }
 
   void add(int64_t size, const At& a, const At& b, const At& out) {
@@ -110,7 +123,7 @@ class SectionBuilder {
     op->a = place(a, size, "a");
     op->b = place(b, size, "b");
     op->out = place(out, size, "out");
-    section_.add(std::move(op));
+    keep(std::move(op));
   }
 
   void scale(int64_t size, double factor, const At& x, const At& out) {
@@ -119,7 +132,7 @@ class SectionBuilder {
     op->factor = float(factor);
     op->x = place(x, size, "x");
     op->out = place(out, size, "out");
-    section_.add(std::move(op));
+    keep(std::move(op));
   }
 
   void rotary_tables(const std::vector<float>& inverse, double scaling, const std::vector<float>& long_inverse,
@@ -142,7 +155,7 @@ class SectionBuilder {
     needs_lengths_ = needs_lengths_ || dynamic || !long_inverse.empty();
     op->cos = place(cos, 2 * int64_t(inverse.size()), "cos");
     op->sin = place(sin, 2 * int64_t(inverse.size()), "sin");
-    section_.add(std::move(op));
+    keep(std::move(op));
   }
 
   // `cache` is [num_blocks, 2, num_kv_heads, block_size, head_size], of bytes with head_size + 4; `cache_type` says of
@@ -198,7 +211,7 @@ class SectionBuilder {
               "attention: rows of cos and sin must follow each other");
     }
     caches_.push_back(cache);
-    section_.add(std::move(op));
+    keep(std::move(op));
   }
 
   // Matrices with their biases, which may be None.
@@ -225,7 +238,7 @@ class SectionBuilder {
     op->normalised = normalised;
     op->x = place(x, op->hidden_size, "x");
     op->out = place(out, op->hidden_size, "out");
-    section_.add(std::move(op));
+    keep(std::move(op));
   }
 
   void lm_head(const Parts& parts, double divisor, double soft_cap, const At& x) {
@@ -237,11 +250,14 @@ class SectionBuilder {
     op->soft_cap = float(soft_cap);
     op->x = place(x, in_features(op->matrix), "x");
     num_logits_ = op->matrix.out_features;
-    section_.add(std::move(op));
+    keep(std::move(op));
   }
 
   // From now on nothing is added, as a program runs it.
-  void close() { closed_ = true; }
+  void close() {
+    require(stretch_ == nullptr, "A stretch has not ended");
+    closed_ = true;
+  }
 
   // Weights of another section are used after those of this one.
   void precede(const SectionBuilder& other) {
@@ -261,6 +277,7 @@ class SectionBuilder {
     if (!section_.frame().holds(found, size)) {
       throw std::invalid_argument(std::string("The place of ") + what + " is outside of its buffer");
     }
+    require(stretch_ != nullptr || !section_.frame().is_local(found), "Local buffers belong to stretches");
     return found;
   }
 
@@ -270,6 +287,12 @@ class SectionBuilder {
     require(!closed_, "This section belongs to a program and takes no more operations");
     require(num_logits_ == 0, "lm_head is the last operation of a section");
     return std::make_unique<Made>();
+  }
+
+  template <class Made>
+  void keep(std::unique_ptr<Made> operation) {
+    if (stretch_ == nullptr) return section_.add(std::move(operation));
+    stretch_->add(std::move(operation));
   }
 
   static std::vector<int64_t> check_sizes(const std::vector<int64_t>& sizes) {
@@ -347,6 +370,7 @@ class SectionBuilder {
   }
 
   Section section_;
+  std::unique_ptr<Stretch> stretch_;  // that has begun
   std::vector<nb::object> kept_;
   PackedWeight *first_ = nullptr, *last_ = nullptr;  // of the weights, in the order of their use
   std::vector<Cache> caches_;
@@ -446,7 +470,9 @@ void bind_program(nb::module_& m) {
   const auto named = [](const char* name) { return nb::arg(name); };
   const At none{0, 0, 0};
   nb::class_<SectionBuilder>(m, "Section", "Operations over buffers of so many numbers per row; see program.py.")
-      .def(nb::init<std::vector<int64_t>>(), named("sizes"))
+      .def(nb::init<std::vector<int64_t>, std::vector<bool>>(), named("sizes"), nb::arg("local") = std::vector<bool>())
+      .def("begin_stretch", &SectionBuilder::begin_stretch)
+      .def("end_stretch", &SectionBuilder::end_stretch)
       .def("embedding", &SectionBuilder::embedding, named("weight"), named("out"))
       .def("linear", &SectionBuilder::linear, named("parts"), same("bias").none(), named("x"), named("out"))
       .def("gated_linear", &SectionBuilder::gated_linear, named("parts"), same("bias").none(), named("function"),

@@ -9,6 +9,8 @@ namespace {
 
 constexpr int kSpins = 2000;  // some 20 to 50 microseconds: the gap between two kernels of a step
 
+thread_local int number_here = -1;  // inside a piece
+
 inline void relax() {
 #if defined(__x86_64__)
   _mm_pause();
@@ -30,7 +32,10 @@ Pool::~Pool() {
   for (auto& thread : threads_) thread.join();
 }
 
+int Pool::number_of_thread() { return number_here < 0 ? 0 : number_here; }
+
 void Pool::take_pieces(int number) {
+  number_here = number;
   for (int i = 0; i < num_threads_; ++i) {
     Share& share = shares_[size_t((number + i) % num_threads_)];
     for (;;) {
@@ -39,12 +44,13 @@ void Pool::take_pieces(int number) {
       call_(self_, begin, begin + grain_ < share.end ? begin + grain_ : share.end);
     }
   }
+  number_here = -1;
 }
 
 void Pool::execute(int64_t count, int64_t grain, Call call, const void* self) {
   if (count <= 0) return;
   if (grain < 1) grain = 1;
-  if (num_threads_ == 1 || count <= grain) {
+  if (num_threads_ == 1 || count <= grain || number_here >= 0) {
     call(self, 0, count);
     return;
   }

@@ -2,7 +2,7 @@
 // a share of neighbouring pieces, which it takes in order, and when it has done them takes what others have left.
 //
 // Results never depend on which thread computes a piece. Waiting threads spin briefly, then sleep; the caller waits only
-// for pieces that have been begun, never for a thread that has not woken up.
+// for pieces that have been begun, never for a thread that has not woken up. A job inside a piece stays on its thread.
 #pragma once
 
 #include <atomic>
@@ -21,6 +21,9 @@ class Pool {
   Pool& operator=(const Pool&) = delete;
 
   int num_threads() const { return num_threads_; }
+
+  // Of the thread that calls, below `num_threads`; 0 outside of pieces.
+  static int number_of_thread();
 
   // Where the share of thread `number` begins of `count` items, `grain` at a time; that of number `num_threads` is the end.
   int64_t share_begin(int number, int64_t count, int64_t grain) const {

@@ -29,37 +29,71 @@ struct StepInputs {
   float* logits = nullptr;  // where the last operation of the second section writes
 };
 
-// What an operation sees of a run.
+// What an operation sees of a run. Local buffers hold nothing from one stretch (see below) to the next.
 class Frame {
  public:
   int64_t rows = 0;
   StepInputs inputs;
   Pool* pool = nullptr;
 
-  explicit Frame(std::vector<int64_t> sizes) : sizes_(std::move(sizes)), buffers_(sizes_.size()) {}
+  Frame(const Frame&) = delete;
+  Frame& operator=(const Frame&) = delete;
+
+  // `sizes`: numbers per row of each buffer; `local`: which buffers are.
+  Frame(std::vector<int64_t> sizes, std::vector<bool> local);
 
   float* at(const Place& place, int64_t row = 0) const {
-    return reinterpret_cast<float*>(buffers_[size_t(place.buffer)].data()) + place.offset + row * place.stride;
+    const Buffer& buffer = buffers_[size_t(place.buffer)];
+    return buffer.numbers + place.offset + (buffer.first + row) * place.stride;
   }
 
   // Room for `count` numbers until the operation ends.
-  float* scratch(int64_t count) {
-    if (scratch_.size() < count * 4) {
-      scratch_ = Bytes();
-      scratch_ = Bytes(count * 4);
-    }
-    return reinterpret_cast<float*>(scratch_.data());
-  }
+  float* scratch(int64_t count) { return at_least(count, *scratch_); }
 
-  void make_room(int64_t rows);
+  void make_room(int64_t rows);  // but in local buffers
+  void make_local_room();
   int64_t size_bytes() const;
   bool holds(const Place& place, int64_t size) const;
+  bool is_local(const Place& place) const { return local_[size_t(place.buffer)]; }
+
+  // How many blocks of rows the threads should take apart: 1 where there are too few rows.
+  int64_t num_blocks() const;
+
+  // body(frame) for the rows of each block, with local buffers of the thread's own.
+  template <class Body>
+  void over_blocks(int64_t blocks, const Body& body) {
+    rooms_.resize(size_t(pool->num_threads()));
+    pool->run(blocks, 1, [&](int64_t block, int64_t end) {
+      for (; block < end; ++block) {
+        Frame part(*this, begin_of(block, blocks), begin_of(block + 1, blocks));
+        body(part);
+      }
+    });
+  }
 
  private:
-  std::vector<int64_t> sizes_;  // numbers per row
-  std::vector<Bytes> buffers_;
-  Bytes scratch_;
-  int64_t capacity_ = 0;
+  struct Buffer {
+    float* numbers = nullptr;
+    int64_t first = 0;  // the frame's first row is this one of the buffer
+  };
+
+  struct Room {
+    Bytes buffers, scratch;
+  };
+
+  static float* at_least(int64_t count, Bytes& memory);
+
+  Frame(Frame& whole, int64_t first, int64_t last);
+  int64_t begin_of(int64_t block, int64_t blocks) const;
+  void make_room(int64_t rows, bool in_local, int64_t& capacity);
+
+  std::vector<int64_t> sizes_;
+  std::vector<bool> local_;
+  std::vector<Buffer> buffers_;
+  std::vector<Bytes> memory_;  // of each buffer
+  std::vector<Room> rooms_;    // of each thread, for a block
+  Bytes whole_scratch_, *scratch_ = &whole_scratch_;
+  int64_t capacity_ = 0, local_capacity_ = 0, local_size_ = 0;
 };
 
 constexpr int64_t kNumbersAtOnce = 8 << 10;  // so much work of an element each is less than waking a thread
@@ -77,13 +111,23 @@ class Operation {
   virtual void run(Frame& frame) const = 0;
 };
 
+// Operations that leave rows apart. Where there are many rows, a thread takes a block of them from the first operation to
+// the last, so that what is between stays in its cache; only this part of it then ever exists.
+class Stretch : public Operation {
+ public:
+  void add(std::unique_ptr<Operation> operation) { operations_.push_back(std::move(operation)); }
+  void run(Frame& frame) const override;
+
+ private:
+  std::vector<std::unique_ptr<Operation>> operations_;
+};
+
 class Section {
  public:
-  // `sizes`: numbers per row of each buffer.
-  explicit Section(std::vector<int64_t> sizes) : frame_(std::move(sizes)) {}
+  // See `Frame`.
+  Section(std::vector<int64_t> sizes, std::vector<bool> local) : frame_(std::move(sizes), std::move(local)) {}
 
   void add(std::unique_ptr<Operation> operation) { operations_.push_back(std::move(operation)); }
-  int64_t num_operations() const { return int64_t(operations_.size()); }
   const Frame& frame() const { return frame_; }
 
   // Make room for so many rows; what was in the buffers before is lost if they grow.

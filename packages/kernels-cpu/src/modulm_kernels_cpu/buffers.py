@@ -1,5 +1,7 @@
 """Where the values of a step program lie: few buffers, each used again as soon as nobody reads what it holds.
 
+Operations in a row that leave tokens apart are a stretch: native code computes it in blocks of rows where there are
+many. What lives inside of one stretch has buffers apart, which then are never whole.
 Knows shapes, no memory: native code allocates, for as many rows as a step may have. Called once per section.
 """
 
@@ -8,7 +10,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from modulm.interfaces.program import Reshape, Split, Value
+from modulm.interfaces.program import Add, GatedActivation, Linear, Reshape, RMSNorm, Scale, Split, Value
+from modulm_kernels_cpu.fusion import GatedLinear
+
+Apart = Linear | GatedLinear | GatedActivation | RMSNorm | Add | Scale | Split | Reshape
 
 
 class Operations(Protocol):
@@ -41,43 +46,60 @@ class Place:
 
 @dataclass(frozen=True, kw_only=True)
 class BufferPlan:
-    """`sizes`: numbers per row of every buffer. `places`: where each value is, inputs and output included."""
+    """`sizes`: numbers per row of every buffer. `places`: where each value is, inputs and output included.
+
+    `local` says which buffers hold nothing from one stretch to the next; `stretches` are numbers of operations.
+    """
 
     sizes: tuple[int, ...]
     places: dict[int, Place]
+    local: tuple[bool, ...]
+    stretches: tuple[range, ...]
 
 
 def plan_buffers(values: Sequence[Value], section: Operations) -> BufferPlan:
     """Give every value of a section a place for as long as it, or a view of it, is read; the output's stays.
 
-    No output of an operation overlaps any of its inputs, except views. Free buffers are taken best fit first. Integers
-    are what the step brings and have no place.
+    No output of an operation overlaps any of its inputs, except views. In a stretch a value that is not of it alone
+    lies where another was only if rows of both lie alike. Free buffers are taken best fit first. Integers are what the
+    step brings and have no place.
     """
     views = dict(_views(values, section.ops))  # value -> (what it shows, offset)
     owner = {index: index for index in section.inputs}
     owner |= {index: index for op in section.ops for index in op.outputs}
     for index, (shown, _) in views.items():  # in order, so that a view of a view finds the owner
         owner[index] = owner[shown]
-    dies = _deaths(section, owner)
+    stretches = tuple(_stretches(section.ops))
+    end_of = {number: stretch.stop for stretch in stretches for number in stretch}
+    births, deaths = _lives(section, owner)
     sizes: list[int] = []
+    local: list[bool] = []
     free: list[int] = []
+    alike: dict[int, int] = {}  # buffer that became free in this stretch -> size of a row there
     places: dict[int, Place] = {}
 
     def take(index: int) -> None:
-        size = math.prod(values[index].shape)
-        if free:
-            best = min(free, key=lambda b: (sizes[b] < size, abs(sizes[b] - size)))
+        size, is_local = math.prod(values[index].shape), _is_inside(births[index], deaths[index], end_of)
+        found = [b for b in free if local[b] == is_local and (is_local or alike.get(b, size) == size)]
+        if found:
+            best = min(found, key=lambda b: (sizes[b] < size, abs(sizes[b] - size)))
             free.remove(best)
             sizes[best] = max(sizes[best], size)
         else:
             best = len(sizes)
             sizes.append(size)
+            local.append(is_local)
         places[index] = Place(buffer=best, offset=0, stride=size)
 
     for index in section.inputs:
         take(index)
-    free.extend(places[index].buffer for index in section.inputs if dies[index] < 0)
+    gone: dict[int, list[int]] = {}  # operation -> values that nobody reads after it
+    for index, last in deaths.items():
+        gone.setdefault(last, []).append(index)
+    free.extend(places[index].buffer for index in gone.get(-1, ()))
     for number, op in enumerate(section.ops):
+        if number not in end_of or number - 1 not in end_of:
+            alike.clear()
         for index in op.outputs:
             if index in views:
                 shown, offset = views[index]
@@ -85,9 +107,25 @@ def plan_buffers(values: Sequence[Value], section: Operations) -> BufferPlan:
                 places[index] = Place(buffer=base.buffer, offset=base.offset + offset, stride=base.stride)
             else:
                 take(index)
-        dead = {owner[i] for i in (*op.inputs, *op.outputs) if i in owner and dies[owner[i]] == number}
-        free.extend(places[index].buffer for index in sorted(dead))
-    return BufferPlan(sizes=tuple(sizes), places=places)
+        for index in sorted(gone.get(number, ())):
+            free.append(places[index].buffer)
+            alike[places[index].buffer] = places[index].stride
+    return BufferPlan(sizes=tuple(sizes), places=places, local=tuple(local), stretches=stretches)
+
+
+def _stretches(ops: Sequence[Any]) -> Iterator[range]:
+    """Yield the longest runs of operations that leave tokens apart, where there is more than one."""
+    begin = 0
+    for number, op in enumerate((*ops, None)):
+        if not isinstance(op, Apart):
+            if number - begin > 1:
+                yield range(begin, number)
+            begin = number + 1
+
+
+def _is_inside(birth: int, death: int, end_of: dict[int, int]) -> bool:
+    """Return whether a value is made and read in one stretch alone."""
+    return birth in end_of and end_of[birth] == end_of.get(death)
 
 
 def _views(values: Sequence[Value], ops: Sequence[Any]) -> Iterator[tuple[int, tuple[int, int]]]:
@@ -99,12 +137,17 @@ def _views(values: Sequence[Value], ops: Sequence[Any]) -> Iterator[tuple[int, t
                 offset += math.prod(values[index].shape)
 
 
-def _deaths(section: Operations, owner: dict[int, int]) -> dict[int, int]:
-    """Return for each owner the last operation that touches it or a view of it; -1 for an input nobody reads."""
-    dies = dict.fromkeys((owner[index] for index in section.inputs), -1)
+def _lives(section: Operations, owner: dict[int, int]) -> tuple[dict[int, int], dict[int, int]]:
+    """Return for each owner the operation that makes it, and the last that touches it or a view of it.
+
+    Inputs are made by number -1, and so is the end of those that nobody reads.
+    """
+    births = dict.fromkeys((owner[index] for index in section.inputs), -1)
+    deaths = dict(births)
     for number, op in enumerate(section.ops):
         for index in (*op.inputs, *op.outputs):
             if index in owner:
-                dies[owner[index]] = number
-    dies[owner[section.output]] = len(section.ops)
-    return dies
+                births.setdefault(owner[index], number)
+                deaths[owner[index]] = number
+    deaths[owner[section.output]] = len(section.ops)
+    return births, deaths

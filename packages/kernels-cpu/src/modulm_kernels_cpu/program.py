@@ -92,13 +92,18 @@ class NativeProgram:
         """Return the native section, where its output is, and where each value is."""
         plan = plan_buffers(self._values, section)
         places = {index: _at(place) for index, place in plan.places.items()}
-        native = _native.Section(list(plan.sizes))
-        for op in section.ops:
+        native = _native.Section(list(plan.sizes), list(plan.local))
+        begins, lasts = {s.start for s in plan.stretches}, {s.stop - 1 for s in plan.stretches}
+        for number, op in enumerate(section.ops):
             tag = op.__struct_config__.tag
             add = getattr(self, f"_{tag}", None)
             if add is None:
                 raise Unsupported(f"The operation {tag!r} has no native counterpart where it stands.")
+            if number in begins:
+                native.begin_stretch()
             add(native, op, *(places.get(index) for index in (*op.inputs, *op.outputs)))
+            if number in lasts:
+                native.end_stretch()
         return native, places[section.output], places
 
     def _size(self, op: Any) -> int:

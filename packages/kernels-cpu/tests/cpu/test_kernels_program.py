@@ -209,7 +209,7 @@ def of_one_thread(engine, sequence):
 
 
 def _long_and_short(ours, sequence):
-    batch = [sequence(length) for length in (280, 31, 3)]
+    batch = [sequence(length) for length in (360, 31, 3)]  # for one thread or two, blocks of rows
     got = [ours.step(*[(s, len(s.tokens) - 2) for s in batch])]
     return got + [ours.step(*[(s, 1) for s in batch]) for _ in range(2)]
 

@@ -204,6 +204,27 @@ def test_refuses_sizes_of_buffers(sizes):
         _native.Section(sizes)
 
 
+def test_refuses_stretches_that_are_none_and_local_buffers_outside():
+    with pytest.raises(REFUSALS, match="as many of `local`"):
+        _native.Section(SIZES, [True])
+    section = _native.Section([HIDDEN] * 3, [False, True, False])
+    scaled = {"factor": 1.0, "x": (0, 0, HIDDEN), "out": (1, 0, HIDDEN)}
+    with pytest.raises(REFUSALS, match="Local buffers"):
+        add(section, "scale", **scaled)
+    with pytest.raises(REFUSALS, match="No stretch has begun"):
+        section.end_stretch()
+    add(section, "embedding")
+    section.begin_stretch()
+    add(section, "scale", **scaled)
+    with pytest.raises(REFUSALS, match="outside of others"):
+        section.begin_stretch()
+    for hidden, says in [(0, "A stretch has not ended"), (1, "Local buffers")]:
+        with pytest.raises(REFUSALS, match=says):
+            _native.Program(section, sections()[1], (hidden, 0, HIDDEN), X, HIDDEN)
+        if hidden == 0:
+            section.end_stretch()
+
+
 def sections():
     """Ids -> rows -> attention of one layer, with rotation by length -> logits."""
     forward, logits = _native.Section(SIZES), _native.Section([HIDDEN])
