@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <memory>
 
 #include "linear_bf16_tiles.hpp"
 
@@ -18,6 +19,14 @@ struct alignas(64) WideRoom {
   uint8_t weights[kMostSteps * kStepBytes];
   float sums[kMostOfPanel * kPanel];
 };
+
+// The calling thread's, one for all kinds of weights and made when it is first asked for: what is declared `thread_local`
+// itself, the system clears for every thread that calls this library at all.
+template <class Room>
+Room& room_of_thread() {
+  thread_local const std::unique_ptr<Room> room(new Room);
+  return *room;
+}
 
 // A panel for at most 32 tokens: a step is widened while tiles multiply the one before.
 template <class Source>
@@ -60,7 +69,7 @@ void multiply_many(const Source& source, float factor, const Activations& x, con
 template <class Source>
 void multiply_widened(const Source& source, float factor, const Activations& x, const Output& out, int64_t begin,
                       int64_t end, int64_t first, int64_t last) {
-  thread_local WideRoom room;
+  WideRoom& room = room_of_thread<WideRoom>();
   const Tiles tiles(shapes_for(last - first));
   for (int64_t panel = begin; panel < end; ++panel) {
     if (last - first > kGroup) {

@@ -27,6 +27,7 @@ import msgspec
 from modulm import errors
 from modulm.config import EngineConfig
 from modulm.errors import ConfigError, EngineError, ModulmError
+from modulm.frontend.tokenizer import Tokenizer
 from modulm.launch import Serving, build_engine, build_frontend, made_of, resolve_all, resolved_for_frontend
 from modulm.log import logger
 from modulm.plugins.bootstrap import bootstrap
@@ -206,7 +207,7 @@ def launch_process(config: EngineConfig, *, reports: bool, restarts: int) -> Ser
         bootstrap(config)
         resolved = process.wait_resolved()
         client = RestartingClient(process, lambda: EngineProcess(config, reports=reports), restarts=restarts)
-        frontend = build_frontend(resolved, client)
+        frontend = build_frontend(resolved, Tokenizer.from_data(resolved.tokenizer), client)
         config, model = resolved.config, resolved.model
         process.resolved = None
         del resolved  # the tokenizer has been built, and its JSON is megabytes

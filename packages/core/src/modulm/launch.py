@@ -18,7 +18,7 @@ from modulm.frontend.defaults import eos_token_ids
 from modulm.frontend.detokenize import token_bytes
 from modulm.frontend.frontend import Frontend
 from modulm.frontend.parse import check_parsers
-from modulm.frontend.tokenizer import Tokenizer
+from modulm.frontend.tokenizer import LateTokenizer, Tokenizer
 from modulm.interfaces.structured import Vocabulary
 from modulm.interfaces.support import Rejected, Support
 from modulm.log import logger
@@ -65,8 +65,9 @@ def launch(config: EngineConfig, progress: Progress | None = None) -> Launched:
     """
     started = time.perf_counter()
     resolution = resolve_all(config)
+    tokenizer = _tokenizer(resolution)
     engine, worker = build_engine(resolution, progress)
-    frontend = build_frontend(resolved_for_frontend(resolution), InProcessClient(engine))
+    frontend = build_frontend(resolution, tokenizer, InProcessClient(engine))
     give_back_freed()
     seconds = time.perf_counter() - started
     _log.info("%s (%s) is ready after %.1f s.", config.model, resolution.architecture, seconds)
@@ -76,9 +77,10 @@ def launch(config: EngineConfig, progress: Progress | None = None) -> Launched:
 def launch_thread(config: EngineConfig, *, reports: bool) -> Serving:
     """Build an engine in this process, to be polled by a thread of its own; raises as `launch` does."""
     resolution = resolve_all(config)
+    tokenizer = Tokenizer.from_data(tokenizer_data(resolution.config, resolution.checkpoint))
     engine, worker = build_engine(resolution)
     client = ThreadClient(engine, reports=reports)
-    frontend = build_frontend(resolved_for_frontend(resolution), client)
+    frontend = build_frontend(resolution, tokenizer, client)
     give_back_freed()
     config, model = resolution.config, resolution.model
     return Serving(frontend=frontend, client=client, config=config, model=model, ready=made_of(resolution, worker))
@@ -151,9 +153,21 @@ def name_plugins(side: str) -> None:
         _log.info("Plugins of the %s: %s.", side, line)
 
 
-def build_frontend(resolved: Resolved, client: EngineClient) -> Frontend:
+def _tokenizer(resolution: Resolution) -> Tokenizer:
+    """Return a tokenizer that is built at once only where somebody named it, or an engine cannot start without it."""
+    config, checkpoint = resolution.config, resolution.checkpoint
+    eos = checkpoint.tokenizer_eos_ids() if config.tokenizer is None else None
+
+    def build() -> Tokenizer:
+        tokenizer = Tokenizer.from_data(tokenizer_data(config, checkpoint))
+        give_back_freed()
+        return tokenizer
+
+    return build() if eos is None else LateTokenizer(build, next(iter(eos), None))
+
+
+def build_frontend(resolved: Resolved | Resolution, tokenizer: Tokenizer, client: EngineClient) -> Frontend:
     """Return the front end of an engine that is reached through `client`."""
-    tokenizer = Tokenizer.from_data(resolved.tokenizer)
     return Frontend(
         resolved.config,
         resolved.model,

@@ -53,7 +53,9 @@ class LLM:
 
     def get_tokenizer(self) -> Any:
         """Return the tokenizer: `encode`, `decode`, `eos_token_id` ..."""
-        return self._frontend.tokenizer
+        tokenizer = self._frontend.tokenizer
+        _ = tokenizer.vocab_size  # whoever asks wants it whole: it may be pickled
+        return tokenizer
 
     def get_default_sampling_params(self) -> SamplingParams:
         """Return the parameters that the checkpoint's generation config recommends."""
@@ -166,7 +168,11 @@ class LLM:
     def _collect(self, labels: list[str], use_tqdm: bool) -> list[RequestOutput]:
         outputs: dict[str, RequestOutput] = {}
         missing = dict.fromkeys(labels)
-        bar = _progress_bar(len(labels)) if use_tqdm else None
+        bar = None
+        if use_tqdm:
+            from tqdm import tqdm  # comes with huggingface-hub
+
+            bar = tqdm(total=len(labels), desc="Prompts", unit="req")
         while missing:
             for output in self._mailboxes.wait(missing):
                 outputs[output.request_id] = output
@@ -223,9 +229,3 @@ def _per_prompt(name: str, value: Any, count: int) -> list[Any]:
             parameter=name,
         )
     return list(value)
-
-
-def _progress_bar(total: int) -> Any:
-    from tqdm import tqdm  # comes with huggingface-hub
-
-    return tqdm(total=total, desc="Prompts", unit="req")

@@ -7,7 +7,6 @@ elsewhere counts as absent and is written again. Knows no room.
 """
 
 import contextlib
-import hashlib
 import json
 import os
 import tempfile
@@ -18,6 +17,7 @@ from typing import Any
 import msgspec
 
 from modulm.config import cache_folder
+from modulm.digests import hashed
 from modulm.errors import CheckpointError
 from modulm.interfaces.checkpoint import Checkpoint
 from modulm.interfaces.program import Graph
@@ -53,7 +53,7 @@ def folder() -> Path:
 def key_of(**parts: Any) -> str:
     """Return the digest of what a recording depends on: plain data, in any order of names."""
     text = json.dumps(parts, sort_keys=True, default=str)
-    return hashlib.sha256(_MAGIC + text.encode()).hexdigest()[:40]
+    return hashed(_MAGIC + text.encode()).hexdigest()[:40]
 
 
 def source_state(files: Iterable[Path]) -> list[tuple[str, int, int]]:
@@ -72,7 +72,7 @@ def is_kept(name: str, shape: tuple[int, ...]) -> bool:
 
 def numbers_of(checkpoint: Checkpoint) -> str:
     """Return the digest of all tensors that `is_kept`; of one that cannot be read, of the reason."""
-    digest = hashlib.sha256()
+    digest = hashed()
     for name in sorted(checkpoint.tensor_names()):
         if is_kept(name, checkpoint.info(name).shape):
             try:
@@ -91,7 +91,7 @@ def load(key: str) -> SavedModel | None:
     except OSError:
         return None
     body = content[len(_MAGIC) + _DIGEST_BYTES :]
-    if content[: len(_MAGIC) + _DIGEST_BYTES] != _MAGIC + hashlib.sha256(key.encode() + body).digest():
+    if content[: len(_MAGIC) + _DIGEST_BYTES] != _MAGIC + hashed(key.encode() + body).digest():
         _log.warning("The recorded program %s is damaged or not ours; it is recorded anew.", path)
         return None
     try:
@@ -105,7 +105,7 @@ def save(key: str, model: SavedModel) -> None:
     """Write a recording for later processes; where that fails, a warning says why and nothing is lost."""
     path = _path(key)
     body = msgspec.msgpack.encode(model)
-    content = _MAGIC + hashlib.sha256(key.encode() + body).digest() + body
+    content = _MAGIC + hashed(key.encode() + body).digest() + body
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".part")

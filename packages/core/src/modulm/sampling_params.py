@@ -127,11 +127,6 @@ class SamplingParams:
         if self.thinking_token_budget == -1:
             self.thinking_token_budget = None
 
-    @property
-    def is_greedy(self) -> bool:
-        """Whether the likeliest token is always taken."""
-        return self.temperature == 0.0
-
     def _check_numbers(self) -> None:
         checks = [
             ("temperature", 0.0, math.inf, "it must be a finite number of at least 0"),

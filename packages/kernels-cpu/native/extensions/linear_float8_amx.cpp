@@ -16,7 +16,7 @@ struct alignas(64) Room {
 template <Element element>
 void multiply(const DensePanels& stored, const Activations& x, const Output& out, int64_t begin, int64_t end,
               int64_t first, int64_t last) {
-  thread_local Room room;
+  Room& room = room_of_thread<Room>();
   alignas(64) float scales[kPanel];
   const Widener<element> widen(stored);
   const DensePanels weight = with_scales_of_sums(stored);

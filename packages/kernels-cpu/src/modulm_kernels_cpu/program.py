@@ -76,8 +76,9 @@ class NativeProgram:
         """See `StepProgram`."""
         count = len(index)
         if len(self._logits) < count:
-            self._logits = np.empty((0, 0), np.float32)  # the old ones go first, so that new ones find their room
-            self._logits = np.empty((count, self._vocab_size), np.float32)
+            # Twice as many each time, and the old ones go first: else every sequence more would leave a hole.
+            self._logits = np.empty((0, 0), np.float32)
+            self._logits = np.empty((1 << (count - 1).bit_length(), self._vocab_size), np.float32)
         out = self._logits[:count]
         if count:
             self._program.logits(index, out)

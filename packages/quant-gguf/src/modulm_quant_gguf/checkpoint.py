@@ -9,19 +9,18 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-from ml_dtypes import bfloat16
 
 from modulm.errors import CheckpointError, did_you_mean
-from modulm.interfaces.checkpoint import Checkpoint, TensorInfo, TokenizerData
+from modulm.interfaces.checkpoint import Checkpoint, TensorInfo, TokenizerData, array_dtype
 from modulm.interfaces.support import Accepted, Rejected, Support
 from modulm_quant_gguf.config import generation_config, model_config
 from modulm_quant_gguf.header import MAGIC, Header, read_header
 from modulm_quant_gguf.names import Source, sources
-from modulm_quant_gguf.tokenizer import tokenizer_data
+from modulm_quant_gguf.tokenizer import eos_ids, tokenizer_data
 from modulm_quant_gguf.values import float32
 
 _DENSE = {"F32": "float32", "F16": "float16", "BF16": "bfloat16", "F64": "float64"}
-_VIEWS = {"F32": np.dtype("<f4"), "F16": np.dtype("<f2"), "BF16": np.dtype(bfloat16)}
+_VIEWS = {"F32": "<f4", "F16": "<f2", "BF16": "bfloat16"}
 
 
 class GGUFCheckpoint(Checkpoint):
@@ -66,6 +65,10 @@ class GGUFCheckpoint(Checkpoint):
         data = tokenizer_data(self.header.metadata)
         self.release()
         return data
+
+    def tokenizer_eos_ids(self) -> list[int]:
+        """Return what the file says. Raises `CheckpointError` where tokens, types, merges or scores are missing."""
+        return eos_ids(self.header.metadata)
 
     def tensor_names(self) -> Iterable[str]:
         """Return the names of all tensors; one that transformers does not have keeps GGUF's name."""
@@ -116,6 +119,6 @@ class GGUFCheckpoint(Checkpoint):
         source, rows = self.source(name), self.rows(name)
         kind = source.entry.type
         if not source.offset and kind.name in _VIEWS:
-            return rows.view(_VIEWS[kind.name]).reshape(source.shape)
+            return rows.view(array_dtype(_VIEWS[kind.name])).reshape(source.shape)
         values = float32(rows, kind, f"Tensor {source.entry.name!r} of {self.path}")
         return (values - np.float32(source.offset) if source.offset else values).reshape(source.shape)

@@ -25,11 +25,8 @@ _PHI3_UNSTRIPPED = ("<unk>", "<s>", "<|endoftext|>")
 
 def tokenizer_data(metadata: Metadata) -> TokenizerData:
     """Return the file's tokenizer. Raises `CheckpointError` naming the key that is missing or wrong."""
-    kind = metadata.read(f"{_PREFIX}model", str)
-    if kind not in ("gpt2", "llama"):
-        raise metadata.refusal(f"{_PREFIX}model", f"is {kind!r}, which is not supported. There are: gpt2, llama")
     vocabulary = _Vocabulary(metadata)
-    parts = _byte_level(vocabulary) if kind == "gpt2" else _sentencepiece(vocabulary)
+    parts = _byte_level(vocabulary) if _kind(metadata) == "gpt2" else _sentencepiece(vocabulary)
     config = _config(vocabulary, parts.pop("add_bos"))
     content = {
         "version": "1.0",
@@ -42,6 +39,41 @@ def tokenizer_data(metadata: Metadata) -> TokenizerData:
     # In one piece: the standard library makes a string of every token and mark, and leaves memory in tatters.
     written = msgspec.json.encode(content).decode()
     return TokenizerData(tokenizer_json=written, config=config, chat_template=_chat_template(metadata))
+
+
+def eos_ids(metadata: Metadata) -> list[int]:
+    """Return the id of the token that ends a text, one or none. Reads no token, but checks that all of them are there.
+
+    Raises `CheckpointError` as `tokenizer_data` does.
+    """
+    byte_level, count = _kind(metadata) == "gpt2", metadata.count(f"{_PREFIX}tokens")
+    metadata.numbers(f"{_PREFIX}token_type", count, _NORMAL)
+    if byte_level:
+        _splitter(metadata)
+        metadata.count(f"{_PREFIX}merges")
+    elif not metadata.read("general.architecture", str, "").startswith("gemma"):
+        metadata.numbers(f"{_PREFIX}scores", count)
+    eos = _special_id(metadata, "eos", count)
+    return [] if eos is None else [eos]
+
+
+def _kind(metadata: Metadata) -> str:
+    kind = metadata.read(f"{_PREFIX}model", str)
+    if kind not in ("gpt2", "llama"):
+        raise metadata.refusal(f"{_PREFIX}model", f"is {kind!r}, which is not supported. There are: gpt2, llama")
+    return kind
+
+
+def _special_id(metadata: Metadata, name: str, count: int) -> int | None:
+    """Return what `name`_token_id gives, or None; as llama.cpp, disregards an id that none of `count` tokens has."""
+    key = f"{_PREFIX}{name}_token_id"
+    if key not in metadata:
+        return None
+    id_ = metadata.read(key, int)
+    if id_ < count:
+        return id_
+    _log.warning("%s: %s is %d of %d tokens; disregarded.", metadata.path, key, id_, count)
+    return None
 
 
 class _Vocabulary:
@@ -69,15 +101,9 @@ class _Vocabulary:
         return pairs
 
     def special(self, name: str) -> str | None:
-        """Return the token whose id `name`_token_id gives, or None; as llama.cpp, disregards an id without token."""
-        key = f"{_PREFIX}{name}_token_id"
-        if key not in self.metadata:
-            return None
-        id_ = self.metadata.read(key, int)
-        if id_ < len(self.tokens):
-            return self.tokens[id_]
-        _log.warning("%s: %s is %d of %d tokens; disregarded.", self.metadata.path, key, id_, len(self.tokens))
-        return None
+        """Return the token whose id `name`_token_id gives, or None."""
+        id_ = _special_id(self.metadata, name, len(self.tokens))
+        return None if id_ is None else self.tokens[id_]
 
     def added(self, ids: dict[str, int]) -> list[dict[str, Any]]:
         """Return what of `ids` is matched before all else: control tokens as special ones, and user-defined tokens."""

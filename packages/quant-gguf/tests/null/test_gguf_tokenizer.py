@@ -50,26 +50,58 @@ def test_several_chat_templates(write_gguf, required):
     assert open_with(write_gguf, required, BPE | templates).tokenizer().chat_template == {"default": "a", "rag": "b"}
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"tokenizer.ggml.merges": None}, "'tokenizer.ggml.merges' is missing"),
-        ({"tokenizer.ggml.tokens": None}, "'tokenizer.ggml.tokens' is missing"),
-        ({"tokenizer.ggml.model": None}, "'tokenizer.ggml.model' is missing"),
-        ({"tokenizer.ggml.model": "bert"}, "'tokenizer.ggml.model'.*'bert'.*gpt2, llama"),
-        ({"tokenizer.ggml.pre": "none-such"}, "'tokenizer.ggml.pre'.*'none-such'.*smollm"),
-        ({"tokenizer.ggml.merges": ["a b", "b c"]}, "'tokenizer.ggml.merges' .*'b c'"),
-        ({"tokenizer.ggml.merges": ["ab"]}, "'tokenizer.ggml.merges' .*'ab'"),
-        ({"tokenizer.ggml.tokens": ["a", "b", "a", "ab", "abc", "x", "y"]}, "'tokenizer.ggml.tokens'.*'a' twice"),
-        ({"tokenizer.ggml.tokens": [1, 2]}, "'tokenizer.ggml.tokens'.*not an array of strings"),
-        ({"tokenizer.ggml.token_type": [1]}, "'tokenizer.ggml.token_type'.*not an array of 7 numbers"),
-        ({"tokenizer.ggml.model": "llama"}, "'tokenizer.ggml.scores' is missing"),
-    ],
-)
+WRONG = [
+    ({"tokenizer.ggml.merges": None}, "'tokenizer.ggml.merges' is missing"),
+    ({"tokenizer.ggml.tokens": None}, "'tokenizer.ggml.tokens' is missing"),
+    ({"tokenizer.ggml.model": None}, "'tokenizer.ggml.model' is missing"),
+    ({"tokenizer.ggml.model": "bert"}, "'tokenizer.ggml.model'.*'bert'.*gpt2, llama"),
+    ({"tokenizer.ggml.pre": "none-such"}, "'tokenizer.ggml.pre'.*'none-such'.*smollm"),
+    ({"tokenizer.ggml.merges": ["a b", "b c"]}, "'tokenizer.ggml.merges' .*'b c'"),
+    ({"tokenizer.ggml.merges": ["ab"]}, "'tokenizer.ggml.merges' .*'ab'"),
+    ({"tokenizer.ggml.tokens": ["a", "b", "a", "ab", "abc", "x", "y"]}, "'tokenizer.ggml.tokens'.*'a' twice"),
+    ({"tokenizer.ggml.tokens": [1, 2]}, "'tokenizer.ggml.tokens'.*not an array of strings"),
+    ({"tokenizer.ggml.token_type": [1]}, "'tokenizer.ggml.token_type'.*not an array of 7 numbers"),
+    ({"tokenizer.ggml.model": "llama"}, "'tokenizer.ggml.scores' is missing"),
+]
+FOUND_LATE = [
+    {"tokenizer.ggml.merges": ["a b", "b c"]},
+    {"tokenizer.ggml.merges": ["ab"]},
+    {"tokenizer.ggml.tokens": ["a", "b", "a", "ab", "abc", "x", "y"]},
+]
+"""Faults of single tokens and merges."""
+
+
+@pytest.mark.parametrize(("change", "message"), WRONG)
 def test_what_is_wrong_is_named(change, message, write_gguf, required):
     metadata = {key: value for key, value in (BPE | change).items() if value is not None}
     with pytest.raises(CheckpointError, match=message):
         open_with(write_gguf, required, metadata).tokenizer()
+
+
+LLAMA = {"tokenizer.ggml.model": "llama", "tokenizer.ggml.scores": [0.0, -1.0, -2.0, -3.0, -4.0, 0.0, 0.0]}
+
+
+@pytest.mark.parametrize("change", [{}, LLAMA, {"tokenizer.ggml.eos_token_id": 0}, {"tokenizer.ggml.eos_token_id": 6}])
+@pytest.mark.parametrize("arch", ["llama", "gemma3"])
+def test_the_end_of_sequence_is_told_without_building(change, arch, write_gguf, required):
+    checkpoint = open_with(write_gguf, required, BPE | change, arch)
+    data = checkpoint.tokenizer()
+    expected = Tokenizer.from_str(data.tokenizer_json).token_to_id(data.config["eos_token"])
+    assert checkpoint.tokenizer_eos_ids() == [expected]
+
+
+@pytest.mark.parametrize("eos", [None, 7, 2**32 - 1])
+def test_no_end_of_sequence(eos, write_gguf, required):
+    metadata = BPE | {"tokenizer.ggml.eos_token_id": eos}
+    checkpoint = open_with(write_gguf, required, {key: value for key, value in metadata.items() if value is not None})
+    assert checkpoint.tokenizer_eos_ids() == [] and "eos_token" not in checkpoint.tokenizer().config
+
+
+@pytest.mark.parametrize(("change", "message"), [each for each in WRONG if each[0] not in FOUND_LATE])
+def test_what_is_found_without_building(change, message, write_gguf, required):
+    metadata = {key: value for key, value in (BPE | change).items() if value is not None}
+    with pytest.raises(CheckpointError, match=message):
+        open_with(write_gguf, required, metadata).tokenizer_eos_ids()
 
 
 def test_an_id_without_token_is_disregarded(write_gguf, required, caplog):

@@ -8,9 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from modulm.errors import CheckpointError
-from modulm.interfaces.checkpoint import TokenizerData
-
-_SPECIAL = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+from modulm.interfaces.checkpoint import SPECIAL_TOKENS, TokenizerData
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -51,7 +49,7 @@ def read_tokenizer(folder: Path) -> TokenizerData:
         )
     config = read_optional_json(folder / "special_tokens_map.json")
     config |= read_optional_json(folder / "tokenizer_config.json")
-    for name in _SPECIAL:
+    for name in SPECIAL_TOKENS:
         if isinstance(config.get(name), dict):
             config[name] = config[name].get("content")
     return TokenizerData(tokenizer_json=_read_text(path), config=config, chat_template=_chat_template(folder, config))

@@ -12,30 +12,20 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
-import ml_dtypes
 import numpy as np
 
 from modulm.checkpoints.folder import read_json, read_optional_json, read_tokenizer
 from modulm.errors import CheckpointError, did_you_mean
-from modulm.interfaces.checkpoint import Checkpoint, TensorInfo, TokenizerData
+from modulm.interfaces.checkpoint import Checkpoint, TensorInfo, TokenizerData, array_dtype
 from modulm.interfaces.support import Accepted, Rejected, Support
 
 _MAX_HEADER_BYTES = 100_000_000
-_DTYPES: dict[str, np.dtype] = {
-    "F64": np.dtype("<f8"),
-    "F32": np.dtype("<f4"),
-    "F16": np.dtype("<f2"),
-    "BF16": np.dtype(ml_dtypes.bfloat16),
-    "I64": np.dtype("<i8"),
-    "I32": np.dtype("<i4"),
-    "I16": np.dtype("<i2"),
-    "I8": np.dtype("i1"),
-    "U8": np.dtype("u1"),
-    "BOOL": np.dtype("?"),
-    "F8_E4M3": np.dtype(ml_dtypes.float8_e4m3fn),
-    "F8_E5M2": np.dtype(ml_dtypes.float8_e5m2),
-    "F8_E8M0": np.dtype(ml_dtypes.float8_e8m0fnu),
+_DTYPES = {
+    **{"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "bfloat16"},
+    **{"I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "i1", "U8": "u1", "BOOL": "?"},
+    **{"F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2", "F8_E8M0": "float8_e8m0fnu"},
 }
+"""The format's types by numpy's names, or those of `ml_dtypes`."""
 _SINGLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
 
 
@@ -186,20 +176,21 @@ def _read_header(file: Path) -> dict[str, _Place]:
 def _place(file: Path, name: str, entry: Any, data_start: int, file_bytes: int) -> _Place:
     what = f"Tensor {name!r} of {file}"
     try:
-        dtype, shape, (start, stop) = entry["dtype"], tuple(entry["shape"]), entry["data_offsets"]
+        kind, shape, (start, stop) = entry["dtype"], tuple(entry["shape"]), entry["data_offsets"]
     except (KeyError, TypeError, ValueError) as error:
         raise CheckpointError(f"{what} lacks dtype, shape or data_offsets.") from error
-    if not isinstance(dtype, str) or dtype not in _DTYPES:
-        raise CheckpointError(f"{what} has type {dtype!r}. Known: {', '.join(_DTYPES)}.")
+    if not isinstance(kind, str) or kind not in _DTYPES:
+        raise CheckpointError(f"{what} has type {kind!r}. Known: {', '.join(_DTYPES)}.")
     if not all(type(number) is int and number >= 0 for number in (*shape, start, stop)):
         raise CheckpointError(f"{what} has shape {list(shape)} and data_offsets {[start, stop]}: not whole numbers.")
     if not start <= stop <= file_bytes - data_start:
         raise CheckpointError(
             f"{what} lies at bytes {start} to {stop}, but the file holds {file_bytes - data_start}: cut off?"
         )
-    if math.prod(shape) * _DTYPES[dtype].itemsize != stop - start:
-        raise CheckpointError(f"{what} has {stop - start} bytes, which are not those of {list(shape)} {dtype} numbers.")
-    return _Place(file, data_start + start, data_start + stop, _DTYPES[dtype], shape)
+    dtype = array_dtype(_DTYPES[kind])
+    if math.prod(shape) * dtype.itemsize != stop - start:
+        raise CheckpointError(f"{what} has {stop - start} bytes, which are not those of {list(shape)} {kind} numbers.")
+    return _Place(file, data_start + start, data_start + stop, dtype, shape)
 
 
 def _check_layout(file: Path, places: dict[str, _Place], data_start: int, file_bytes: int) -> None:

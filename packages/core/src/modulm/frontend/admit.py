@@ -82,7 +82,9 @@ class Admission:
         check_priority(priority, limits)
         token_ids = truncated(prompt.token_ids, params, limits)
         check_prompt(token_ids, limits)
-        stop_token_ids = dict.fromkeys([*(params.stop_token_ids or []), *self._eos_unless_ignored(params)])
+        stop_token_ids = dict.fromkeys(
+            [*(params.stop_token_ids or []), *([] if params.ignore_eos else self._eos_token_ids)]
+        )
         first = Request(
             request_id=f"{number}-0",
             prompt_token_ids=token_ids,
@@ -107,9 +109,6 @@ class Admission:
             )
             for index in range(1, params.n)
         ]
-
-    def _eos_unless_ignored(self, params: SamplingParams) -> list[int]:
-        return [] if params.ignore_eos else self._eos_token_ids
 
     def _check_params(self, params: SamplingParams) -> None:
         if params.n > MAX_COMPLETIONS:

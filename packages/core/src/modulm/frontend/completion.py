@@ -33,13 +33,14 @@ class Completion:
         self._request = request
         self._tokenizer = tokenizer
         self._reader = reader
-        self._detokenizer = detokenizer(
-            tokenizer,
-            prompt_token_ids=request.prompt_token_ids,
-            skip_special_tokens=params.skip_special_tokens,
-            spaces_between_special_tokens=params.spaces_between_special_tokens,
-            kept=() if reader is None else reader.kept,
-        )
+        if params.detokenize:
+            self._detokenizer = detokenizer(
+                tokenizer,
+                prompt_token_ids=request.prompt_token_ids,
+                skip_special_tokens=params.skip_special_tokens,
+                spaces_between_special_tokens=params.spaces_between_special_tokens,
+                kept=() if reader is None else reader.kept,
+            )
         assert isinstance(params.stop, list)
         self._stops = StopStrings(params.stop, include_in_output=params.include_stop_str_in_output)
         self._stop_reason: int | str | None = None

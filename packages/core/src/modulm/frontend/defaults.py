@@ -23,18 +23,14 @@ _TAKEN = {
 
 def default_params(generation_config: dict[str, Any]) -> SamplingParams:
     """Return the recommended parameters; raises `ConfigError` when they are impossible."""
-    options = {ours: generation_config[theirs] for theirs, ours in _TAKEN.items() if _given(generation_config, theirs)}
+    found = {ours: generation_config.get(theirs) for theirs, ours in _TAKEN.items()}
     try:
-        return SamplingParams(**options)
+        return SamplingParams(**{name: value for name, value in found.items() if value is not None})
     except RequestError as error:
         raise ConfigError(
             f"The model's generation_config.json asks for what cannot be: {error} "
             "Start with generation_config='modulm' to leave it out."
         ) from error
-
-
-def _given(generation_config: dict[str, Any], key: str) -> bool:
-    return generation_config.get(key) is not None
 
 
 def eos_token_ids(tokenizer: Tokenizer, generation_config: dict[str, Any], model_config: ModelConfig) -> list[int]:

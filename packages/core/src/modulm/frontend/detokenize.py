@@ -6,6 +6,7 @@ Characters whose bytes are spread over tokens are held back until they are compl
 
 import codecs
 from collections.abc import Collection, Sequence
+from itertools import islice
 from typing import Protocol
 
 from modulm.frontend.tokenizer import Tokenizer
@@ -160,13 +161,8 @@ def _bytes_of(tokenizer: Tokenizer, token_id: int) -> bytes:
 
 def _last_kept(token_ids: Sequence[int], skipped: frozenset[int], count: int) -> list[int]:
     """Return the last `count` ids that are not skipped, in order."""
-    kept: list[int] = []
-    for token_id in reversed(token_ids):
-        if len(kept) == count:
-            break
-        if token_id not in skipped:
-            kept.append(token_id)
-    return kept[::-1]
+    kept = (token_id for token_id in reversed(token_ids) if token_id not in skipped)
+    return list(islice(kept, count))[::-1]
 
 
 def _unfinished(tokenizer: Tokenizer, token_ids: list[int]) -> list[int]:

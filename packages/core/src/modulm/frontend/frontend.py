@@ -80,7 +80,16 @@ class Frontend:
     @cached_property
     def _renderer(self) -> "Renderer":
         """Made for the first conversation: many processes see none, and Jinja takes a tenth of a start."""
-        return _renderer(self.tokenizer, self._chat_template)
+        from modulm.frontend.render import Renderer, check_template, read_template
+
+        template, asked = self.tokenizer.chat_template, self._chat_template
+        if asked is not None:
+            template = read_template(asked)
+            try:
+                check_template(template)
+            except RequestError as error:
+                raise ConfigError(f"chat_template={asked[:80]!r} cannot be used: {error}") from error
+        return Renderer(template, self.tokenizer.named_tokens)
 
     def render(self, messages: Any, **options: Any) -> dict[str, Any]:
         """Return a conversation as a prompt for `submit`; the options are those of `Renderer.render`."""
@@ -187,16 +196,3 @@ class Frontend:
 
 def _ended(request_id: str, reason: Any, error: str | None = None) -> StepOutput:
     return StepOutput(request_id=request_id, finish_reason=reason, error=error)
-
-
-def _renderer(tokenizer: Tokenizer, override: str | None) -> "Renderer":
-    from modulm.frontend.render import Renderer, check_template, read_template
-
-    if override is None:
-        return Renderer(tokenizer.chat_template, tokenizer.named_tokens)
-    template = read_template(override)
-    try:
-        check_template(template)
-    except RequestError as error:
-        raise ConfigError(f"chat_template={override[:80]!r} cannot be used: {error}") from error
-    return Renderer(template, tokenizer.named_tokens)

@@ -2,19 +2,21 @@
 
 Decoding never removes spaces: `clean_up_tokenization_spaces` would make the whole text differ from the streamed one and
 damage code ("a , b" -> "a, b"); transformers skips it for BPE too. Knows nothing of requests. Text that grows token by
-token is in `detokenize.py`, chat templates are in `render.py`.
+token is in `detokenize.py`, chat templates are in `render.py`. The library is imported where a tokenizer is built.
 """
 
 import json
-from collections.abc import Sequence
-from typing import Any
-
-import tokenizers
+import threading
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from modulm.errors import CheckpointError, RequestError
-from modulm.interfaces.checkpoint import TokenizerData
+from modulm.interfaces.checkpoint import SPECIAL_TOKENS, TokenizerData
 
-SPECIAL_NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+if TYPE_CHECKING:
+    import tokenizers
+
+_one_at_a_time = threading.Lock()
 
 
 class Tokenizer:
@@ -33,12 +35,12 @@ class Tokenizer:
         response_template: How the checkpoint describes its responses (transformers' response templates), or None.
     """
 
-    def __init__(self, inner: tokenizers.Tokenizer, data: TokenizerData) -> None:
+    def __init__(self, inner: "tokenizers.Tokenizer", data: TokenizerData) -> None:
         self._inner = inner
         self.chat_template = data.chat_template
         self.response_template = data.config.get("response_template")
         self.named_tokens = {
-            name: data.config[name] for name in SPECIAL_NAMES if isinstance(data.config.get(name), str)
+            name: data.config[name] for name in SPECIAL_TOKENS if isinstance(data.config.get(name), str)
         }
         inner.no_truncation()
         inner.no_padding()
@@ -58,6 +60,8 @@ class Tokenizer:
     @classmethod
     def from_data(cls, data: TokenizerData) -> "Tokenizer":
         """Build from a checkpoint's data. Raises `CheckpointError` when the library cannot read it."""
+        import tokenizers
+
         try:
             inner = tokenizers.Tokenizer.from_str(data.tokenizer_json)
         except Exception as error:  # the library raises plain Exception
@@ -102,12 +106,8 @@ class Tokenizer:
         bare = word.lstrip(" ")
         if not bare:
             return []
-        found: list[list[int]] = []
-        for form in (bare, " " + bare):
-            token_ids = self.encode(form, add_special_tokens=False)
-            if token_ids and token_ids not in found:
-                found.append(token_ids)
-        return found
+        forms = dict.fromkeys(tuple(self.encode(form, add_special_tokens=False)) for form in (bare, " " + bare))
+        return [list(form) for form in forms if form]
 
     def _id_of(self, name: str) -> int | None:
         text = self.named_tokens.get(name)
@@ -116,13 +116,13 @@ class Tokenizer:
 
     def _mark_named_as_special(self) -> None:
         """A named token is special even where tokenizer.json does not say so; one without an id stays unknown."""
+        from tokenizers import AddedToken
+
         known = {token.content for token in self._inner.get_added_tokens_decoder().values() if token.special}
         unmarked = [
             text for name, text in self.named_tokens.items() if text not in known and self._id_of(name) is not None
         ]
-        self._inner.add_special_tokens(
-            [tokenizers.AddedToken(text, special=True, normalized=False) for text in unmarked]
-        )
+        self._inner.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in unmarked])
 
     def _set_added_at_ends(self, config: dict[str, Any]) -> None:
         """Add what `add_bos_token` and `add_eos_token` ask for where the post-processor does not do so itself."""
@@ -140,6 +140,27 @@ class Tokenizer:
         self._texts: dict[int, str] = {}
 
 
+class LateTokenizer(Tokenizer):
+    """A tokenizer that is built when it is first asked for more than `eos_token_id`: ids in, ids out need none.
+
+    Whoever asks first waits for it. Where `build` fails, everyone who asks gets its `CheckpointError`.
+    """
+
+    def __init__(self, build: Callable[[], Tokenizer], eos_token_id: int | None) -> None:
+        self.eos_token_id = eos_token_id
+        self._build = build
+
+    def __getattr__(self, name: str) -> Any:
+        """Python asks here for what `Tokenizer.__init__` would have set."""
+        if name.startswith("__"):  # copies look for methods before they have anything
+            raise AttributeError(name)
+        with _one_at_a_time:
+            if "_build" in vars(self):
+                vars(self).update(vars(self._build()))
+                del self._build
+        return object.__getattribute__(self, name)
+
+
 def _check_text(text: str) -> None:
     try:
         text.encode()
@@ -151,12 +172,12 @@ def _check_text(text: str) -> None:
         ) from error
 
 
-def _byte_pieces(inner: tokenizers.Tokenizer) -> dict[int, int]:
+def _byte_pieces(inner: "tokenizers.Tokenizer") -> dict[int, int]:
     ids = {inner.token_to_id(f"<0x{byte:02{form}}>"): byte for byte in range(256) for form in "Xx"}
     return {token_id: byte for token_id, byte in ids.items() if token_id is not None}
 
 
-def _decoder_types(inner: tokenizers.Tokenizer) -> tuple[str, ...]:
+def _decoder_types(inner: "tokenizers.Tokenizer") -> tuple[str, ...]:
     """Return the types of the decoder's parts in order; empty when there is no decoder."""
     if inner.decoder is None:
         return ()

@@ -13,11 +13,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import msgspec
+
 from modulm.errors import CheckpointError
 from modulm.interfaces.support import Support
 
 if TYPE_CHECKING:
     import numpy as np
+
+
+SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+"""Keys of tokenizer_config.json."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +48,12 @@ class TokenizerData:
     tokenizer_json: str
     config: dict[str, Any] = field(default_factory=dict)
     chat_template: str | dict[str, str] | None = None
+
+
+class _Outline(msgspec.Struct):
+    """What is read of a tokenizer.json; the rest is only looked through."""
+
+    added_tokens: list[dict[str, Any]] = []
 
 
 class Checkpoint(ABC):
@@ -72,6 +84,22 @@ class Checkpoint(ABC):
     def tokenizer(self) -> TokenizerData:
         """Return the tokenizer's data. Raises `CheckpointError` naming what is missing."""
 
+    def tokenizer_eos_ids(self) -> list[int] | None:
+        """Return the id of the tokenizer's `eos_token`, one or none; None where only a tokenizer that was built tells.
+
+        With this an engine may start, and build the tokenizer when text first comes. So it raises `CheckpointError` for
+        whatever is cheaply found to be missing or damaged. A format that can tell without all of `tokenizer` should.
+        """
+        data = self.tokenizer()
+        eos = data.config.get("eos_token")
+        if not isinstance(eos, str):
+            return []
+        try:
+            added = msgspec.json.decode(data.tokenizer_json, type=_Outline).added_tokens
+            return next(([int(token["id"])] for token in added if token.get("content") == eos), None)
+        except (ValueError, TypeError, KeyError):
+            return None  # the library says better what is wrong
+
     @abstractmethod
     def tensor_names(self) -> Iterable[str]:
         """Return the names of all tensors."""
@@ -92,6 +120,19 @@ class Checkpoint(ABC):
 
     def close(self) -> None:
         """Release the file; views handed out before stay valid."""
+
+
+def array_dtype(name: str) -> "np.dtype":
+    """Return numpy's dtype of this name, or else that of `ml_dtypes`, which is imported for no other."""
+    import numpy as np
+
+    try:
+        found = np.dtype(name)
+    except TypeError:
+        import ml_dtypes
+
+        found = np.dtype(getattr(ml_dtypes, name))
+    return found
 
 
 class LayerTensors:

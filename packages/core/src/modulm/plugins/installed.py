@@ -7,7 +7,6 @@ Where to look next: `discovery.py` makes records of entry points, `doctor.py` an
 
 import base64
 import csv
-import hashlib
 import json
 import os
 import re
@@ -218,6 +217,8 @@ def _is_local(path: str) -> bool:
 
 
 def _is_changed(file: str, digest: str) -> bool:
+    import hashlib  # and OpenSSL with it: only `doctor` and `lock` look at contents
+
     algorithm, _, expected = digest.partition("=")
     try:
         found = hashlib.new(algorithm, Path(file).read_bytes()).digest() if expected else b""

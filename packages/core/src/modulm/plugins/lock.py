@@ -5,7 +5,6 @@ installed, so files are held against it too), or of its sources, where it was in
 RECORD. Lines of RECORD that differ from one installer to the next are left out. Reads files and imports nothing.
 """
 
-import hashlib
 import json
 import tomllib
 from collections.abc import Iterable
@@ -138,6 +137,8 @@ def _plugins(found: Installed) -> tuple[str, ...]:
 
 
 def _digest(found: Installed) -> str:
+    import hashlib  # and OpenSSL with it, which most processes can do without
+
     recorded = [] if found.editable is not None else found.recorded
     if recorded:
         text = "\n".join(sorted(f"{path},{digest}" for path, digest in recorded))

@@ -6,7 +6,6 @@ Imports no plugin; who tries them is `cli/plugins_probe.py`.
 """
 
 import contextlib
-import hashlib
 import json
 import os
 import platform
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from modulm.config import cache_folder
+from modulm.digests import hashed
 from modulm.plugins import discovery, installed
 from modulm.plugins import records as state
 from modulm.plugins.families import FAMILIES
@@ -102,7 +102,7 @@ def remember(memory: Memory) -> None:
 
 
 def _file() -> Path:
-    return cache_folder() / "plugins" / f"verdicts-{hashlib.sha256(sys.prefix.encode()).hexdigest()[:12]}.json"
+    return cache_folder() / "plugins" / f"verdicts-{hashed(sys.prefix.encode()).hexdigest()[:12]}.json"
 
 
 def _environment() -> str:
@@ -110,7 +110,7 @@ def _environment() -> str:
         name: value for name, value in os.environ.items() if name.startswith(_VARIABLES) and name not in _NOT_THESE
     }
     parts = [sys.version, platform.node(), sorted(variables.items()), discovery.inventory().folders]
-    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+    return hashed(json.dumps(parts).encode()).hexdigest()
 
 
 def _place(reference: str) -> str:

@@ -10,13 +10,12 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-import ml_dtypes
 import numpy as np
 
 from modulm.config import ModelConfig
 from modulm.errors import CheckpointError, Unsupported
 from modulm.interfaces.attention import AttentionSpec
-from modulm.interfaces.checkpoint import Checkpoint, LayerTensors, expect
+from modulm.interfaces.checkpoint import Checkpoint, LayerTensors, array_dtype, expect
 from modulm.interfaces.kernels import KernelProvider, PackedWeight
 from modulm.interfaces.kv_cache import KV_CACHE_DTYPES, KVScales, stored_kv_scales
 from modulm.interfaces.quantization import Dense, QuantizationScheme, Reordered, Weight
@@ -91,7 +90,7 @@ class TensorSource:
 
     def array(self, name: str, shape: tuple[int, ...]) -> np.ndarray:
         """Return the numbers of `tensor` as an array, which nobody may write to."""
-        dtype = np.dtype(getattr(ml_dtypes, self._dtype, self._dtype))
+        dtype = array_dtype(self._dtype)
         with np.errstate(all="ignore"):  # a number that 16 bits cannot hold becomes infinite, as in torch
             array = self._read_floats(name, shape).astype(dtype, copy=False)
         self.size_bytes += array.nbytes

@@ -125,7 +125,7 @@ class Server:
         client = ThreadClient(self.engine)
         resolved = Resolved(config=config, model=model, generation_config={}, tokenizer=data)
         ready = Ready(explained={"choices": []}, plugins=[])
-        frontend = build_frontend(resolved, client)
+        frontend = build_frontend(resolved, self.tokenizer, client)
         self.rejections = []
         serving = Serving(frontend=frontend, client=client, config=resolved.config, model=resolved.model, ready=ready)
         stat_loggers = StatLoggers(logged_config(config, model), enable_default_loggers=False)

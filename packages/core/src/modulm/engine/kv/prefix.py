@@ -4,9 +4,9 @@ The chain starts from what else decides the contents: adapter, cache salt, and t
 off. Knows no blocks; `groups.py` pairs hashes with blocks, one name per KV group.
 """
 
-import hashlib
 from array import array
 
+from modulm.digests import hashed
 from modulm.types import Request
 
 
@@ -26,7 +26,7 @@ class HashChain:
         for start in range(len(hashes) * size, num_tokens - size + 1, size):
             parent = hashes[-1] if hashes else self._seed
             tokens = array("q", token_ids[start : start + size]).tobytes()
-            hashes.append(hashlib.sha256(parent + tokens).digest())
+            hashes.append(hashed(parent + tokens).digest())
         return hashes
 
 
@@ -37,5 +37,5 @@ def chain_for(request: Request, block_size: int, *, prefix_caching: bool) -> Has
         return None
     adapter_key = request.adapter.key if request.adapter else None
     # repr keeps the parts apart: no salt can look like another salt plus an adapter.
-    seed = hashlib.sha256(repr((adapter_key, request.cache_salt, fanout_salt)).encode()).digest()
+    seed = hashed(repr((adapter_key, request.cache_salt, fanout_salt)).encode()).digest()
     return HashChain(seed, block_size)
