@@ -56,12 +56,22 @@ class Bytes {
   static constexpr int64_t kPage = int64_t(2) << 20, kSlab = 8 * kPage;
 
   static std::shared_ptr<uint8_t> allocate(int64_t size) {
-    const int64_t alignment = size >= kPage ? kPage : 64, whole = (size + alignment - 1) / alignment * alignment;
-    uint8_t* data = static_cast<uint8_t*>(std::aligned_alloc(size_t(alignment), size_t(whole)));
-    if (data == nullptr && size > 0) throw std::bad_alloc();
-#if defined(__linux__)
-    if (alignment == kPage) madvise(data, size_t(size / kPage * kPage), MADV_HUGEPAGE);
+#if defined(__linux__) && !defined(__SANITIZE_ADDRESS__)
+    // From the system itself, and back to it: among small pieces, what grows or is aligned to large pages leaves holes.
+    if (size >= kPage / 4) {
+      const size_t whole = size_t(size >= kPage ? size + kPage : size);
+      void* memory = mmap(nullptr, whole, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+      if (memory == MAP_FAILED) throw std::bad_alloc();
+      uint8_t* data = static_cast<uint8_t*>(memory);
+      if (size >= kPage) {
+        data += (kPage - reinterpret_cast<uintptr_t>(memory) % kPage) % kPage;
+        madvise(data, size_t(size / kPage * kPage), MADV_HUGEPAGE);
+      }
+      return {data, [memory, whole](uint8_t*) { munmap(memory, whole); }};
+    }
 #endif
+    uint8_t* data = static_cast<uint8_t*>(std::aligned_alloc(64, size_t((size + 63) / 64 * 64)));
+    if (data == nullptr && size > 0) throw std::bad_alloc();
     return {data, std::free};
   }
 

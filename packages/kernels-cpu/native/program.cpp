@@ -24,37 +24,37 @@ Frame::Frame(Frame& whole, int64_t first, int64_t last)
     : rows(last - first), inputs(whole.inputs), pool(whole.pool), buffers_(whole.buffers_) {
   Room& room = whole.rooms_[size_t(Pool::number_of_thread())];
   scratch_ = &room.scratch;
-  float* free = at_least(rows * whole.local_size_, room.buffers);
+  for (Buffer& buffer : buffers_) buffer.first += first;
+  place_local(whole, room);
+}
+
+void Frame::make_local_room() {
+  rooms_.resize(size_t(pool->num_threads()));
+  place_local(*this, rooms_.front());
+}
+
+void Frame::place_local(const Frame& whole, Room& room) {
+  // For most blocks at once: each time they grew they would leave a hole.
+  float* free = at_least(std::max(rows, kBlockRows) * whole.local_size_, room.buffers);
   for (size_t i = 0; i < buffers_.size(); ++i) {
-    if (whole.local_[i]) {
-      buffers_[i] = {free, 0};
-      free += rows * whole.sizes_[i];
-    } else {
-      buffers_[i].first += first;
-    }
+    if (!whole.local_[i]) continue;
+    buffers_[i] = {free, 0};
+    free += rows * whole.sizes_[i];
   }
 }
 
 void Frame::make_room(int64_t wanted) {
   rows = wanted;
-  make_room(wanted, false, capacity_);
-}
-
-void Frame::make_local_room() { make_room(rows, true, local_capacity_); }
-
-void Frame::make_room(int64_t wanted, bool in_local, int64_t& capacity) {
-  if (wanted <= capacity) return;
+  if (wanted <= capacity_) return;
   for (const int64_t size : sizes_) require(wanted <= kMostNumbers / size, "A step has more than 2^40 numbers");
-  capacity = 0;  // until all are there: memory may run out on the way
+  capacity_ = 0;  // until all are there: memory may run out on the way
+  for (Bytes& buffer : memory_) buffer = Bytes();  // all old ones go first, so that new ones find room together
   for (size_t i = 0; i < sizes_.size(); ++i) {
-    if (local_[i] == in_local) memory_[i] = Bytes();  // all old ones go first, so that new ones find room together
-  }
-  for (size_t i = 0; i < sizes_.size(); ++i) {
-    if (local_[i] != in_local) continue;
+    if (local_[i]) continue;
     memory_[i] = Bytes(wanted * sizes_[i] * 4);
     buffers_[i].numbers = reinterpret_cast<float*>(memory_[i].data());
   }
-  capacity = wanted;
+  capacity_ = wanted;
 }
 
 float* Frame::at_least(int64_t count, Bytes& memory) {

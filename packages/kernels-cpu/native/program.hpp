@@ -85,15 +85,15 @@ class Frame {
 
   Frame(Frame& whole, int64_t first, int64_t last);
   int64_t begin_of(int64_t block, int64_t blocks) const;
-  void make_room(int64_t rows, bool in_local, int64_t& capacity);
+  void place_local(const Frame& whole, Room& room);
 
   std::vector<int64_t> sizes_;
   std::vector<bool> local_;
   std::vector<Buffer> buffers_;
   std::vector<Bytes> memory_;  // of each buffer
-  std::vector<Room> rooms_;    // of each thread, for a block
+  std::vector<Room> rooms_;    // of each thread, for local buffers
   Bytes whole_scratch_, *scratch_ = &whole_scratch_;
-  int64_t capacity_ = 0, local_capacity_ = 0, local_size_ = 0;
+  int64_t capacity_ = 0, local_size_ = 0;
 };
 
 constexpr int64_t kNumbersAtOnce = 8 << 10;  // so much work of an element each is less than waking a thread
