@@ -7,21 +7,24 @@ namespace modulm::MODULM_ISA {
 namespace {
 
 constexpr int64_t kMostQuantized = 32 * kIntTile;
-constexpr int64_t kBlocksAhead = 16;  // how far ahead of their use codes are asked for: products hide the waiting
-constexpr int64_t kFewestToAsk = 4;   // with fewer tokens the processor's own guesses are faster
+constexpr int64_t kBytesAsked = 8 << 10;  // how far ahead of their use codes are asked for: products hide the waiting
 
 // `stored` is how codes lie, `range` how large they can be: codes of fewer bits that were widened stay small.
 //
-// Adds unit `unit` to the sums of `tokens` tokens: an exact sum of integers, scaled; then minimum * sum of x.
+// Adds unit `unit` to the sums of `tokens` tokens: an exact sum of integers, scaled; then minimum * sum of x. What lies
+// `away` is asked for, line by line: many at once would wait for each other.
 template <Codes stored, Codes range, int first_quad, int quads, int tokens, int vectors>
 inline void add_unit(const ChunkScales& scales, const uint8_t* block, int row, const QuantizedRows& x, int64_t token,
-                     int64_t unit, Vec (&totals)[tokens][vectors]) {
+                     int64_t unit, int64_t away, Vec (&totals)[tokens][vectors]) {
   const int64_t at = token * x.num_groups + unit;
   const bool minimums = scales.weight.has_minimums();
   int32_t starts[tokens];
   for (int t = 0; t < tokens; ++t) starts[t] = start_of<range>(scales.weight, x.code_sums[at + t * x.num_groups]);
   Ints sums[tokens][vectors];
   const auto codes = [&](auto quad, int vector) {
+    constexpr int64_t bytes = block_bytes(stored);
+    const int64_t line = ((first_quad + int(quad)) * (kPanel / kLanes) + row / kLanes + vector) * 64;
+    if (away > 0 && line < bytes) __builtin_prefetch(block + away + line, 0, 2);
     return quad_codes<stored, first_quad + int(quad)>(scales.weight, block, row + vector * kLanes);
   };
   unit_sums<range, quads, tokens>(codes, x.codes + at * x.group, x.row_size(), starts, sums);
@@ -37,19 +40,11 @@ inline void add_unit(const ChunkScales& scales, const uint8_t* block, int row, c
   }
 }
 
-// Asks for what lies kBlocksAhead after a block. Inlined by force: GCC drops calls of a function that
-// does nothing else.
-template <Codes stored>
-[[gnu::always_inline]] inline void ask_ahead(const uint8_t* codes) {
-  constexpr int64_t bytes = block_bytes(stored);
-  for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(codes + kBlocksAhead * bytes + i, 0, 2);
-}
-
-// Blocks [first, last) of a panel, whose codes begin at `codes`, times `tokens` tokens; `asks` for later ones. Not inlined: compilers take
-// minutes over one function that holds a dozen of these.
+// Blocks [first, last) of a panel, whose codes begin at `codes`, times `tokens` tokens. Not inlined: compilers take minutes over
+// one function that holds a dozen of these.
 template <Codes stored, Codes range, int unit, int tokens>
 [[gnu::noinline]] void tile_blocks(const ChunkScales& scales, const uint8_t* codes, int64_t first, int64_t last,
-                                   const QuantizedRows& x, int64_t token, bool asks, float* sums) {
+                                   const QuantizedRows& x, int64_t token, int64_t away, float* sums) {
   constexpr int vectors = int_vectors_for(tokens);
   for (int row = 0; row < kPanel; row += vectors * kLanes) {
     Vec totals[tokens][vectors];
@@ -60,13 +55,12 @@ template <Codes stored, Codes range, int unit, int tokens>
     }
     for (int64_t block = first; block < last; ++block) {
       const uint8_t* from = codes + (block - first) * block_bytes(stored);
-      if (asks && row == 0) ask_ahead<stored>(from);
       if constexpr (unit == 32) {
-        add_unit<stored, range, 0, 8, tokens>(scales, from, row, x, token, block, totals);
+        add_unit<stored, range, 0, 8, tokens>(scales, from, row, x, token, block, away, totals);
       } else {
-        add_unit<stored, range, 0, 4, tokens>(scales, from, row, x, token, block * 2, totals);
+        add_unit<stored, range, 0, 4, tokens>(scales, from, row, x, token, block * 2, away, totals);
         if (block * 2 + 1 < x.num_groups) {
-          add_unit<stored, range, 4, 4, tokens>(scales, from, row, x, token, block * 2 + 1, totals);
+          add_unit<stored, range, 4, 4, tokens>(scales, from, row, x, token, block * 2 + 1, away, totals);
         }
       }
     }
@@ -80,13 +74,12 @@ template <Codes stored, Codes range, int unit, int tokens>
 
 template <Codes stored, Codes range, int unit, int tokens = kIntTile>
 inline void tile_some(int count, const ChunkScales& scales, const uint8_t* codes, int64_t first, int64_t last,
-                      const QuantizedRows& x, int64_t token, bool asks, float* sums) {
+                      const QuantizedRows& x, int64_t token, int64_t away, float* sums) {
   if constexpr (tokens > 0) {
     if (count != tokens) {
-      return tile_some<stored, range, unit, tokens - 1>(count, scales, codes, first, last, x, token, asks,
-                                                              sums);
+      return tile_some<stored, range, unit, tokens - 1>(count, scales, codes, first, last, x, token, away, sums);
     }
-    tile_blocks<stored, range, unit, tokens>(scales, codes, first, last, x, token, asks, sums);
+    tile_blocks<stored, range, unit, tokens>(scales, codes, first, last, x, token, away, sums);
   }
 }
 
@@ -97,8 +90,8 @@ void multiply_chunk(const ChunkScales& scales, const uint8_t* codes, int64_t blo
                     int64_t first, int64_t last, bool is_widened, float* sums) {
   for (int64_t token = first; token < last; token += kIntTile) {
     const int count = last - token < kIntTile ? int(last - token) : kIntTile;
-    const bool asks = token == first && last - first >= kFewestToAsk && !is_widened;
-    tile_some<stored, range, unit>(count, scales, codes, block, stop, x, token, asks, sums + (token - first) * kPanel);
+    const int64_t away = token == first && !is_widened ? kBytesAsked : 0;
+    tile_some<stored, range, unit>(count, scales, codes, block, stop, x, token, away, sums + (token - first) * kPanel);
   }
 }
 

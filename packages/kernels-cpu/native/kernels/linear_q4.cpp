@@ -147,7 +147,9 @@ void fast_of(const Q4View& weight, const QuantizedRows& x, int64_t first, int64_
     });
   };
   int64_t block = first;
-  for (; block + kBlocksAtOnce <= last; block += kBlocksAtOnce) multiply.template operator()<kBlocksAtOnce>(block);
+  // One token waits for memory, which is read fastest from one end to the other.
+  const int64_t pairs_end = end - begin > 1 ? last : first;
+  for (; block + kBlocksAtOnce <= pairs_end; block += kBlocksAtOnce) multiply.template operator()<kBlocksAtOnce>(block);
   for (; block < last; ++block) multiply.template operator()<1>(block);
 }
 
