@@ -93,6 +93,19 @@ class SectionBuilder {
     keep(std::move(op));
   }
 
+  void gated_mlp(const Parts& parts, const std::optional<Floats>& bias, const std::string& function, const Parts& down,
+                 const std::optional<Floats>& down_bias, const At& x, const At& out) {
+    auto op = next<GatedMLP>();
+    op->matrix = matrix(parts, bias);
+    op->down = matrix(down, down_bias);
+    require(op->matrix.out_features == 2 * in_features(op->down),
+            "gated_mlp: there must be as many gates as ups, and as many as the second matrix has inputs");
+    op->function = activation_named(function);
+    op->x = place(x, in_features(op->matrix), "x");
+    op->out = place(out, op->down.out_features, "out");
+    keep(std::move(op));
+  }
+
   void gated_activation(const std::string& function, int64_t size, const At& x, const At& out) {
     auto op = next<GatedActivation>();
     require(size > 0 && size < kMostNumbers, "gated_activation: size must be positive");
@@ -331,7 +344,7 @@ class SectionBuilder {
 
   Matrix matrix(const Biased& biased) { return matrix(std::get<0>(biased), std::get<1>(biased)); }
 
-  static int64_t in_features(const Matrix& matrix) { return matrix.parts[0].weight->in_features(); }
+  static int64_t in_features(const Matrix& matrix) { return matrix.in_features(); }
 
   static CacheType cache_type_named(const std::string& name) {
     if (name == "float32") return CacheType::float32;
@@ -477,6 +490,8 @@ void bind_program(nb::module_& m) {
       .def("linear", &SectionBuilder::linear, named("parts"), same("bias").none(), named("x"), named("out"))
       .def("gated_linear", &SectionBuilder::gated_linear, named("parts"), same("bias").none(), named("function"),
            named("x"), named("out"))
+      .def("gated_mlp", &SectionBuilder::gated_mlp, named("parts"), same("bias").none(), named("function"),
+           named("down"), same("down_bias").none(), named("x"), named("out"))
       .def("gated_activation", &SectionBuilder::gated_activation, named("function"), named("size"), named("x"),
            named("out"))
       .def("rms_norm", &SectionBuilder::rms_norm, same("weight"), named("count"), named("eps"), named("unit_offset"),

@@ -79,6 +79,10 @@ struct Activations {
   static Activations in(const void* memory, int64_t tokens, int64_t inputs, int64_t inputs_per_word = 1) {
     return {static_cast<const float*>(memory), tokens, inputs, inputs_per_word};
   }
+  // Inputs [begin, end) alone, where the packer keeps so many together.
+  Activations slice(int64_t begin, int64_t end) const {
+    return {packed + begin / inputs_per_word * tokens, tokens, end - begin, inputs_per_word};
+  }
   // More than enough for words of two inputs.
   static int64_t bytes_for(int64_t tokens, int64_t inputs) { return chunks_of(inputs) * tokens * kChunk * 4; }
 };
@@ -96,6 +100,7 @@ struct TokenPacker {
   int64_t tile;             // tokens that share one load of the weights
   int64_t most_tokens;      // that one call of a kernel may be given
   int64_t inputs_per_word;  // of `Activations`
+  int64_t together;         // inputs of a chunk, which all tokens have before the next one: see `Activations::slice`
 
   // Fill `packed` (see `Activations`) for tokens [begin, end) of x, whose rows start `stride` numbers apart.
   void (*pack)(const void* x, Float type, int64_t stride, int64_t begin, int64_t end, const Activations& to);

@@ -109,32 +109,40 @@ void share_out(Pool& pool, int64_t panels, int64_t tokens, int64_t most, int64_t
   });
 }
 
-// Call `body(packed, begin, end, first, last)` as `share_out` does, for activations [tokens, inputs] of `type`, rows
-// `stride` numbers apart, once they are packed.
-template <class Body>
-void over_panels(const TokenPacker& packer, const void* x, Float type, int64_t stride, int64_t tokens, int64_t inputs,
-                 int64_t panels, Pool& pool, const Body& body) {
-  constexpr int64_t kNearBytes = 1 << 20;  // of a group's activations, read again for each panel: they stay in the L2 cache
-  // Kernels may read, and pass over, what would belong to the tokens that the last tile lacks.
-  const int64_t room = (tokens + packer.tile - 1) / packer.tile * packer.tile;
+// Room for so many tokens, packed. Kernels may read, and pass over, what would belong to those that the last tile lacks.
+inline int64_t packed_tokens(const TokenPacker& packer, int64_t tokens) {
+  return (tokens + packer.tile - 1) / packer.tile * packer.tile;
+}
+
+// Activations [tokens, inputs] of `type`, rows `stride` numbers apart, packed in the thread's room.
+inline Activations packed_by(const TokenPacker& packer, const void* x, Float type, int64_t stride, int64_t tokens,
+                             int64_t inputs, Pool& pool) {
+  const int64_t room = packed_tokens(packer, tokens);
   const Activations packed =
       Activations::in(scratch(Activations::bytes_for(room, inputs)), room, inputs, packer.inputs_per_word);
   pool.run(tokens, 1 + (1 << 14) / inputs, [&](int64_t begin, int64_t end) {
     packer.pack(x, type, stride, begin, end, packed);
   });
+  return packed;
+}
+
+// Call `body(begin, end, first, last)` as `share_out` does, for `tokens` activations that are packed.
+template <class Body>
+void over_panels(const TokenPacker& packer, const Activations& packed, int64_t tokens, int64_t panels, Pool& pool,
+                 const Body& body) {
+  constexpr int64_t kNearBytes = 1 << 20;  // of a group's activations, read again for each panel: they stay in the L2 cache
   const int64_t near = kNearBytes / (4 * packed.words()) / packer.tile * packer.tile;
   const int64_t most = near < packer.tile ? packer.tile : near < packer.most_tokens ? near : packer.most_tokens;
-  share_out(pool, panels, tokens, most, packer.tile, [&](int64_t begin, int64_t end, int64_t first, int64_t last) {
-    body(packed, begin, end, first, last);
-  });
+  share_out(pool, panels, tokens, most, packer.tile, body);
 }
 
 // out = x @ W.T by kernels of panels.
 template <class Weight>
 void multiply_panels(const PanelKernels<Weight>& kernels, const Weight& weight, const void* x, Float type, int64_t stride,
                      int64_t tokens, int64_t inputs, const Output& out, Pool& pool) {
-  over_panels(kernels.tokens, x, type, stride, tokens, inputs, panels_of(out.rows), pool,
-              [&](const Activations& packed, int64_t begin, int64_t end, int64_t first, int64_t last) {
+  const Activations packed = packed_by(kernels.tokens, x, type, stride, tokens, inputs, pool);
+  over_panels(kernels.tokens, packed, tokens, panels_of(out.rows), pool,
+              [&](int64_t begin, int64_t end, int64_t first, int64_t last) {
                 kernels.multiply(weight, packed, out, begin, end, first, last);
               });
 }

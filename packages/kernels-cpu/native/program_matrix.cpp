@@ -2,6 +2,11 @@
 #include "program_operations.hpp"
 
 namespace modulm {
+namespace {
+
+constexpr int64_t kBoth = 2 * kPanelRows;  // gates and ups of a panel
+
+}  // namespace
 
 // What all parts want, and each begins with a panel of its own; or null.
 const TokenPacker* Matrix::packer(int64_t rows) const {
@@ -27,24 +32,36 @@ void Matrix::over_parts(int64_t begin, int64_t end, const Body& body) const {
   }
 }
 
+Activations Matrix::packed(const Frame& frame, const TokenPacker& by, const float* x, int64_t stride, int64_t rows) const {
+  return packed_by(by, x, Float::f32, stride, rows, in_features(), *frame.pool);
+}
+
 void Matrix::multiply(const Frame& frame, const float* x, int64_t stride, int64_t rows, float* out,
                       int64_t out_stride) const {
   if (const TokenPacker* common = packer(rows)) {
-    const int64_t inputs = parts.front().weight->in_features();
-    over_panels(*common, x, Float::f32, stride, rows, inputs, panels_of(out_features), *frame.pool,
-                [&](const Activations& packed, int64_t begin, int64_t end, int64_t first, int64_t last) {
-                  over_parts(begin, end, [&](const Part& part, int64_t some, int64_t stop, int64_t from) {
-                    const Output to{out + from * kPanelRows, Float::f32, part.weight->out_features(), out_stride};
-                    part.weight->multiply_panels(packed, to, some, stop, first, last, part.exact);
-                  });
-                });
-  } else {
-    float* to = out;
-    for (const Part& part : parts) {
-      part.weight->multiply(x, stride, rows, to, out_stride, part.exact);
-      to += part.weight->out_features();
-    }
+    return multiply(frame, *common, packed(frame, *common, x, stride, rows), rows, out, out_stride);
   }
+  float* to = out;
+  for (const Part& part : parts) {
+    part.weight->multiply(x, stride, rows, to, out_stride, part.exact);
+    to += part.weight->out_features();
+  }
+  add_bias(frame, rows, out, out_stride);
+}
+
+void Matrix::multiply(const Frame& frame, const TokenPacker& by, const Activations& x, int64_t rows, float* out,
+                      int64_t out_stride) const {
+  over_panels(by, x, rows, panels_of(out_features), *frame.pool,
+              [&](int64_t begin, int64_t end, int64_t first, int64_t last) {
+                over_parts(begin, end, [&](const Part& part, int64_t some, int64_t stop, int64_t from) {
+                  const Output to{out + from * kPanelRows, Float::f32, part.weight->out_features(), out_stride};
+                  part.weight->multiply_panels(x, to, some, stop, first, last, part.exact);
+                });
+              });
+  add_bias(frame, rows, out, out_stride);
+}
+
+void Matrix::add_bias(const Frame& frame, int64_t rows, float* out, int64_t out_stride) const {
   if (bias.empty()) return;
   const auto add = elementwise().add;
   over_rows(frame, rows, out_features, [&, add](int64_t begin, int64_t end) {
@@ -54,31 +71,53 @@ void Matrix::multiply(const Frame& frame, const float* x, int64_t stride, int64_
   });
 }
 
-bool Matrix::multiply_gated(const Frame& frame, const float* x, int64_t stride, int64_t rows, Activation function,
-                            float* out, int64_t out_stride) const {
+// put(both, panel, first, last) for the gates of a panel and their ups, [token][2][32], of tokens [first, last).
+template <class Put>
+bool Matrix::over_gates(const Frame& frame, const float* x, int64_t stride, int64_t rows, const Put& put) const {
   const int64_t size = out_features / 2, panels = size / kPanelRows;
   const TokenPacker* common = size % kPanelRows == 0 && bias.empty() ? packer(rows) : nullptr;
   if (common == nullptr) return false;
-  const auto gate = elementwise().gated_activation;
-  const auto body = [&](const Activations& packed, int64_t begin, int64_t end, int64_t first, int64_t last) {
-    thread_local std::vector<float> room;  // [token][gates and ups of a panel]
-    constexpr int64_t wide = 2 * kPanelRows;
-    room.resize(size_t((last - first) * wide));
+  const Activations ready = packed(frame, *common, x, stride, rows);
+  over_panels(*common, ready, rows, panels, *frame.pool, [&](int64_t begin, int64_t end, int64_t first, int64_t last) {
+    thread_local std::vector<float> room;
+    room.resize(size_t((last - first) * kBoth));
     for (int64_t panel = begin; panel < end; ++panel) {
       for (int64_t half = 0; half < 2; ++half) {
         const int64_t at = panel + half * panels;
         over_parts(at, at + 1, [&](const Part& part, int64_t some, int64_t stop, int64_t) {
-          float* to = room.data() + half * kPanelRows - some * kPanelRows - first * wide;
-          const Output sums{to, Float::f32, part.weight->out_features(), wide};
-          part.weight->multiply_panels(packed, sums, some, stop, first, last, part.exact);
+          float* to = room.data() + half * kPanelRows - some * kPanelRows - first * kBoth;
+          const Output sums{to, Float::f32, part.weight->out_features(), kBoth};
+          part.weight->multiply_panels(ready, sums, some, stop, first, last, part.exact);
         });
       }
-      gate(room.data(), wide, out + first * out_stride + panel * kPanelRows, out_stride, 0, last - first, kPanelRows,
-           function);
+      put(room.data(), panel, first, last);
     }
-  };
-  over_panels(*common, x, Float::f32, stride, rows, parts.front().weight->in_features(), panels, *frame.pool, body);
+  });
   return true;
+}
+
+bool Matrix::multiply_gated(const Frame& frame, const float* x, int64_t stride, int64_t rows, Activation function,
+                            float* out, int64_t out_stride) const {
+  const auto gate = elementwise().gated_activation;
+  return over_gates(frame, x, stride, rows, [&, gate](const float* both, int64_t panel, int64_t first, int64_t last) {
+    gate(both, kBoth, out + first * out_stride + panel * kPanelRows, out_stride, 0, last - first, kPanelRows, function);
+  });
+}
+
+bool Matrix::multiply_gated(const Frame& frame, const float* x, int64_t stride, int64_t rows, Activation function,
+                            const TokenPacker& by, const Activations& out) const {
+  if (by.together != kPanelRows) return false;
+  const auto gate = elementwise().gated_activation;
+  return over_gates(frame, x, stride, rows, [&, gate](const float* both, int64_t panel, int64_t first, int64_t last) {
+    constexpr int64_t kSome = 64;  // tokens whose results stay in the L1 cache until they are packed
+    float results[kSome * kPanelRows];
+    const Activations to = out.slice(panel * kPanelRows, (panel + 1) * kPanelRows);
+    for (int64_t token = first; token < last; token += kSome) {
+      const int64_t end = last - token < kSome ? last : token + kSome;
+      gate(both + (token - first) * kBoth, kBoth, results, kPanelRows, 0, end - token, kPanelRows, function);
+      by.pack(results - token * kPanelRows, Float::f32, kPanelRows, token, end, to);
+    }
+  });
 }
 
 }  // namespace modulm

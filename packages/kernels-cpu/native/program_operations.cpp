@@ -18,6 +18,18 @@ void gate(const Frame& frame, const float* x, int64_t stride, float* out, int64_
   });
 }
 
+// `both` is for gates and ups of kTileRows rows at most.
+void multiply_gated(const Frame& frame, const Matrix& matrix, const float* x, int64_t stride, Activation function,
+                    float* both, float* out, int64_t out_stride) {
+  if (matrix.multiply_gated(frame, x, stride, frame.rows, function, out, out_stride)) return;
+  const int64_t wide = matrix.out_features;
+  for (int64_t first = 0; first < frame.rows; first += kTileRows) {
+    const int64_t rows = std::min(kTileRows, frame.rows - first);
+    matrix.multiply(frame, x + first * stride, stride, rows, both, wide);
+    gate(frame, both, wide, out + first * out_stride, out_stride, rows, wide / 2, function);
+  }
+}
+
 }  // namespace
 
 void Embedding::run(Frame& frame) const {
@@ -30,14 +42,23 @@ void Linear::run(Frame& frame) const {
 }
 
 void GatedLinear::run(Frame& frame) const {
-  if (matrix.multiply_gated(frame, frame.at(x), x.stride, frame.rows, function, frame.at(out), out.stride)) return;
-  const int64_t wide = matrix.out_features, tile = std::min(frame.rows, kTileRows);
-  float* both = frame.scratch(tile * wide);
-  for (int64_t first = 0; first < frame.rows; first += tile) {
-    const int64_t rows = std::min(tile, frame.rows - first);
-    matrix.multiply(frame, frame.at(x, first), x.stride, rows, both, wide);
-    gate(frame, both, wide, frame.at(out, first), out.stride, rows, wide / 2, function);
+  float* both = frame.scratch(std::min(frame.rows, kTileRows) * matrix.out_features);
+  multiply_gated(frame, matrix, frame.at(x), x.stride, function, both, frame.at(out), out.stride);
+}
+
+void GatedMLP::run(Frame& frame) const {
+  const int64_t rows = frame.rows, size = down.in_features();
+  if (const TokenPacker* next = down.packer(rows)) {
+    const int64_t room = packed_tokens(*next, rows);
+    float* memory = frame.scratch(Activations::bytes_for(room, size) / 4);
+    const Activations gated = Activations::in(memory, room, size, next->inputs_per_word);
+    if (matrix.multiply_gated(frame, frame.at(x), x.stride, rows, function, *next, gated)) {
+      return down.multiply(frame, *next, gated, rows, frame.at(out), out.stride);
+    }
   }
+  float* gated = frame.scratch(rows * size + std::min(rows, kTileRows) * matrix.out_features);
+  multiply_gated(frame, matrix, frame.at(x), x.stride, function, gated + rows * size, gated, size);
+  down.multiply(frame, gated, size, rows, frame.at(out), out.stride);
 }
 
 void GatedActivation::run(Frame& frame) const {

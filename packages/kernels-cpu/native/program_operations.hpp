@@ -27,17 +27,29 @@ struct Matrix {
   std::vector<float> bias;  // empty for none
   int64_t out_features = 0;
 
+  int64_t in_features() const { return parts.front().weight->in_features(); }
+
   void multiply(const Frame& frame, const float* x, int64_t stride, int64_t rows, float* out, int64_t out_stride) const;
 
+  // How activations may be packed for so many rows, for the next function; or null.
+  const TokenPacker* packer(int64_t rows) const;
+  void multiply(const Frame& frame, const TokenPacker& by, const Activations& x, int64_t rows, float* out,
+                int64_t out_stride) const;
+
   // act(gate) * up instead, if that can be had panel by panel; else false, and nothing is done. The whole result, twice as
-  // wide as what is asked for, then never exists.
+  // wide as what is asked for, then never exists. With a packer it is packed for the next product.
   bool multiply_gated(const Frame& frame, const float* x, int64_t stride, int64_t rows, Activation function, float* out,
                       int64_t out_stride) const;
+  bool multiply_gated(const Frame& frame, const float* x, int64_t stride, int64_t rows, Activation function,
+                      const TokenPacker& by, const Activations& out) const;
 
  private:
-  const TokenPacker* packer(int64_t rows) const;
+  Activations packed(const Frame& frame, const TokenPacker& by, const float* x, int64_t stride, int64_t rows) const;
+  void add_bias(const Frame& frame, int64_t rows, float* out, int64_t out_stride) const;
   template <class Body>
   void over_parts(int64_t begin, int64_t end, const Body& body) const;
+  template <class Put>
+  bool over_gates(const Frame& frame, const float* x, int64_t stride, int64_t rows, const Put& put) const;
 };
 
 struct Linear : Operation {
@@ -49,6 +61,14 @@ struct Linear : Operation {
 // act(gate) * up of a matrix whose first half gives gates; the matrix's own result exists for some rows at a time at most.
 struct GatedLinear : Operation {
   Matrix matrix;
+  Activation function;
+  Place x, out;
+  void run(Frame& frame) const override;
+};
+
+// The same, and a product with what that gives, which goes from one to the other packed where both are by panels.
+struct GatedMLP : Operation {
+  Matrix matrix, down;
   Activation function;
   Place x, out;
   void run(Frame& frame) const override;

@@ -31,7 +31,7 @@ void multiply_e4m3_or_e5m2(const DensePanels& weight, const Activations& x, cons
   multiply(weight, x, out, begin, end, first, last);
 }
 
-const TokenPacker kPacker{kTile, kMostTokens, 2, pack_tokens};
+const TokenPacker kPacker{kTile, kMostTokens, 2, kInputs, pack_tokens};
 
 }  // namespace
 

@@ -122,7 +122,7 @@ void multiply(const DensePanels& weight, const Activations& x, const Output& out
 
 }  // namespace
 
-const TokenPacker tiled_tokens{kTokens, kMostOfPanel, 2, pack_tokens};
+const TokenPacker tiled_tokens{kTokens, kMostOfPanel, 2, kStepInputs, pack_tokens};
 extern const DenseKernels rounded;
 const DenseKernels rounded{tiled_tokens, multiply};
 

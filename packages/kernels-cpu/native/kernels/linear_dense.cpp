@@ -78,7 +78,7 @@ void multiply_any(const DensePanels& weight, const Activations& x, const Output&
   }
 }
 
-const TokenPacker kPacker{kTile, kMostTokens, 1, pack_tokens};
+const TokenPacker kPacker{kTile, kMostTokens, 1, kChunk, pack_tokens};
 
 }  // namespace
 

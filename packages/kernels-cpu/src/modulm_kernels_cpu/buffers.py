@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from modulm.interfaces.program import Add, GatedActivation, Linear, Reshape, RMSNorm, Scale, Split, Value
-from modulm_kernels_cpu.fusion import GatedLinear
+from modulm_kernels_cpu.fusion import GatedLinear, GatedMLP
 
-Apart = Linear | GatedLinear | GatedActivation | RMSNorm | Add | Scale | Split | Reshape
+Apart = Linear | GatedLinear | GatedMLP | GatedActivation | RMSNorm | Add | Scale | Split | Reshape
 
 
 class Operations(Protocol):

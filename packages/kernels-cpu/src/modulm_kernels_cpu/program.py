@@ -18,7 +18,7 @@ from modulm.interfaces.program import Graph
 from modulm_kernels_cpu import _native
 from modulm_kernels_cpu.attention import CPUAttention
 from modulm_kernels_cpu.buffers import Place, plan_buffers
-from modulm_kernels_cpu.fusion import Fused, GatedLinear, RotatedAttention, fused, with_whole_tables
+from modulm_kernels_cpu.fusion import Fused, GatedLinear, GatedMLP, RotatedAttention, fused, with_whole_tables
 from modulm_kernels_cpu.packed_dense import PackedMatrix
 
 At = tuple[int, int, int]
@@ -124,6 +124,10 @@ class NativeProgram:
 
     def _gated_linear(self, native: Any, op: GatedLinear, x: At, out: At) -> None:
         native.gated_linear(self._parts[op.weight], self._bias(op.bias), op.function, x, out)
+
+    def _gated_mlp(self, native: Any, op: GatedMLP, x: At, out: At) -> None:
+        gate_up, down = self._parts[op.weight], self._parts[op.down]
+        native.gated_mlp(gate_up, self._bias(op.bias), op.function, down, self._bias(op.down_bias), x, out)
 
     def _gated_activation(self, native: Any, op: recorded.GatedActivation, x: At, out: At) -> None:
         native.gated_activation(op.function, self._size(op), x, out)

@@ -21,7 +21,7 @@ from modulm.interfaces.program import (
     Value,
 )
 from modulm_kernels_cpu.buffers import plan_buffers
-from modulm_kernels_cpu.fusion import GatedLinear, RotatedAttention, fused, with_whole_tables
+from modulm_kernels_cpu.fusion import GatedLinear, GatedMLP, RotatedAttention, fused, with_whole_tables
 
 ROWS, BLOCK = 5, 2
 
@@ -112,6 +112,8 @@ def programs(draw):
         elif kind == "gated":
             (both,) = add(Linear, read[:1], [(2 * made[0],)], weight="w")
             add(GatedActivation, [both], [made], function="silu")
+            if draw(st.booleans()):
+                add(Linear, floats[-1:], [(draw(sizes),)], weight="w")
         elif kind == "rotated":
             query, key = add(Rotary, [*read, draw(st.sampled_from(floats))], [shape, values[read[1]].shape])
             add(Attention, [query, key, draw(st.sampled_from(floats))], [shape], layer="a")
@@ -143,7 +145,7 @@ def test_joining_leaves_what_is_read(program):
     for op in joined.ops:
         assert known.issuperset(op.inputs)
         known.update(op.outputs)
-        assert op is before[op.outputs] or isinstance(op, GatedLinear | RotatedAttention)
+        assert op is before[op.outputs] or isinstance(op, GatedLinear | GatedMLP | RotatedAttention)
     assert section.output in known
 
 
@@ -154,6 +156,7 @@ def example(*ops, output):
 
 LINEAR = Linear(inputs=(0,), outputs=(3,), weight="w", bias="b")
 GATED = GatedActivation(inputs=(3,), outputs=(4,), function="relu")
+DOWN = Linear(inputs=(4,), outputs=(9,), weight="d", bias="e")
 ROTARY = Rotary(inputs=(0, 0, 1, 2), outputs=(5, 6))
 ATTENTION = Attention(inputs=(5, 6, 0), outputs=(7,), layer="a", sinks="s")
 
@@ -164,6 +167,17 @@ def test_what_one_operation_reads_is_joined_with_it():
         GatedLinear(inputs=(0,), outputs=(4,), weight="w", bias="b", function="relu"),
         RotatedAttention(inputs=(0, 0, 0, 1, 2), outputs=(7,), layer="a", sinks="s"),
     )
+
+
+def test_what_a_second_linear_layer_alone_reads_is_joined_with_it_too():
+    mlp = GatedMLP(inputs=(0,), outputs=(9,), weight="w", bias="b", function="relu", down="d", down_bias="e")
+    assert fused(*example(LINEAR, GATED, DOWN, output=9)).ops == (mlp,)
+    gated, again = (
+        GatedLinear(inputs=(0,), outputs=(4,), weight="w", bias="b", function="relu"),
+        Scale(inputs=(4,), outputs=(8,), factor=2.0),
+    )
+    assert fused(*example(LINEAR, GATED, DOWN, output=4)).ops == (gated, DOWN)
+    assert fused(*example(LINEAR, GATED, DOWN, again, output=9)).ops == (gated, DOWN, again)
 
 
 @pytest.mark.parametrize(

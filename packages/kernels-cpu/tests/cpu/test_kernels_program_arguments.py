@@ -60,6 +60,10 @@ ADDED = {
     "embedding": {"weight": Matrix(VOCAB), "out": X},
     "linear": {"parts": matrix(32), "bias": np.zeros(32, np.float32), "x": X, "out": Y},
     "gated_linear": {"parts": matrix(64), "bias": np.zeros(64, np.float32), "function": "silu", "x": X, "out": Y},
+    "gated_mlp": {
+        "parts": matrix(64), "bias": np.zeros(64, np.float32), "function": "silu", "down": matrix(32),
+        "down_bias": np.zeros(32, np.float32), "x": X, "out": Y,
+    },
     "gated_activation": {"function": "gelu", "size": 32, "x": WIDE, "out": Y},
     "rms_norm": {
         "weight": np.ones(16, np.float32), "count": 2, "eps": 1e-5, "unit_offset": False, "x": X, "out": Y,
@@ -107,6 +111,11 @@ WRONG = {
     "gated_linear": [
         {"parts": matrix(63), "bias": None}, {"parts": matrix(66), "bias": None}, {"function": "tanh"},
         {"function": None}, {"parts": [(None, True)]}, {"bias": np.zeros(32, np.float32)},
+    ],
+    "gated_mlp": [
+        {"parts": matrix(66), "bias": None}, {"parts": matrix(62), "bias": None}, {"function": "tanh"},
+        {"down": []}, {"down": matrix(32, 31)}, {"down": [(None, True)]}, {"bias": np.zeros(32, np.float32)},
+        {"down_bias": np.zeros(31, np.float32)}, {"down": matrix(65), "down_bias": None},
     ],
     "gated_activation": [
         {"function": "swish"}, {"size": 0}, {"size": -1}, {"size": 33}, {"size": MOST}, {"size": 2**62}, {"size": None},

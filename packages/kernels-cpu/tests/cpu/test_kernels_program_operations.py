@@ -2,9 +2,9 @@
 
 import math
 
+import ml_dtypes
 import numpy as np
 import pytest
-import torch
 
 from modulm.interfaces.quantization import Dense
 from modulm_kernels_cpu import _native, packed_dense
@@ -14,9 +14,9 @@ VIEWS = {"whole": ((IN, 0, 200), (OUT, 0, 170)), "views": ((IN, 7, 120), (OUT, 9
 ROWS = [1, 5, 700]
 
 
-def packed(array):
-    data = torch.from_numpy(np.ascontiguousarray(array, np.float32))
-    return packed_dense.pack(Dense(out_features=len(data), in_features=data.shape[1], data=data.numpy())).native[0]
+def packed(array, dtype=np.float32):
+    data = np.ascontiguousarray(array, dtype)
+    return packed_dense.pack(Dense(out_features=len(data), in_features=data.shape[1], data=data)).native[0]
 
 
 def run(add, x, width, *, source=None, result=None, positions=None, lengths=None):
@@ -130,6 +130,41 @@ def test_gates_are_applied_panel_by_panel(rows, places, name, splits):
     )
     both = x.astype(np.float64) @ weight.T.astype(np.float64)
     close(got, gated(name, both[:, :64], both[:, 64:]), 1e-5)
+
+
+ROUNDS = _native.isa() in {"amx", "avx512_bf16"}  # activations, where weights are bfloat16
+
+
+@pytest.mark.parametrize("biased", [False, True])
+@pytest.mark.parametrize("splits", [[], [64, 96]], ids=str)
+@pytest.mark.parametrize("size", [64, 37])
+@pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16])
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_gated_mlp(rows, places, name, dtype, size, splits, biased):
+    """What is between goes packed from product to product where it can, that is with 64 and no bias."""
+    x, bias, last_bias = noise(rows, 96), noise(2 * size, seed=2), noise(45, seed=3)
+    weight, down = (noise(2 * size, 96, seed=1) / 10).astype(dtype), noise(45, size, seed=4).astype(dtype)
+    parts = [(packed(part, dtype), False) for part in np.split(weight, [at for at in splits if at < 2 * size])]
+    source, result = places
+    biases = (bias, last_bias) if biased else (None, None)
+    got = run(
+        lambda section: section.gated_mlp(
+            parts, biases[0], name, [(packed(down, dtype), False)], biases[1], source, result
+        ),
+        x, 45, source=source, result=result,
+    )  # fmt: skip
+
+    def seen(activations):
+        rounds = ROUNDS and dtype != np.float32
+        return (activations.astype(ml_dtypes.bfloat16) if rounds else activations).astype(np.float64)
+
+    both = seen(x) @ weight.T.astype(np.float64) + biased * bias
+    between = seen(gated(name, both[:, :size], both[:, size:]))
+    want = between @ down.T.astype(np.float64) + biased * last_bias
+    # What lies at the border between two numbers of bfloat16 may become either, which is rare.
+    errors = np.abs(got - want) / (np.abs(between) @ np.abs(down.T.astype(np.float64)) + 1)
+    assert errors.max() <= (2**-7 if ROUNDS and dtype != np.float32 else 2e-5)
+    assert np.median(errors) <= 1e-6
 
 
 @pytest.mark.parametrize("splits", [[], [32], [64, 96], [32, 33]], ids=str)
