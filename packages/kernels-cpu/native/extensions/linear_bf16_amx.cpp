@@ -1,5 +1,5 @@
 // bfloat16 by bfloat16 in tiles: panels lie as tiles want them.
-#include "linear_bf16_tiles.hpp"
+#include "linear_bf16_lines.hpp"
 
 namespace modulm::MODULM_ISA {
 namespace {
@@ -33,63 +33,25 @@ struct Padded {
   }
 };
 
-// While one lives, numbers too small to be normal count as 0 on this thread, as they do in tiles.
-class NoSubnormals {
- public:
-  NoSubnormals() : before_(_mm_getcsr()) { _mm_setcsr(before_ | 0x8040); }
-  ~NoSubnormals() { _mm_setcsr(before_); }
-  NoSubnormals(const NoSubnormals&) = delete;
-  NoSubnormals& operator=(const NoSubnormals&) = delete;
+struct Lines {
+  const uint8_t* panel;
 
- private:
-  const unsigned before_;
+  void load(int64_t word, Vec (&first)[2], Vec (&second)[2]) const {
+    const uint8_t* at = panel + word * kWordBytes;
+#pragma GCC unroll 2
+    for (int v = 0; v < 2; ++v, at += 64) {
+      __builtin_prefetch(at + kBytesNear, 0, 2);
+      first[v] = load_bf16_of_pair<0>(at), second[v] = load_bf16_of_pair<1>(at);
+    }
+  }
+  static Vec step(Vec sum, int64_t, int) { return sum; }
 };
 
-// A panel for a few tokens, which wait for memory: it is read a seventh faster line by line than in tiles. Numbers are added
-// up as tiles do: of each step first inputs of words and second ones apart, word by word, then both sums together.
 template <int tokens>
-[[gnu::noinline]] void add_lines(const uint8_t* panel, const Activations& x, float* sums) {
-  const __m512i upper = _mm512_set1_epi32(int(0xffff0000u));
-  Vec total[tokens][2];
-  for (int t = 0; t < tokens; ++t) total[t][0] = total[t][1] = all(0.0f);
-  for (int64_t word = 0, words = x.words(); word < words;) {
-    const float* from = step_of(x, word / kWords, 0);
-    Vec first[tokens][2], second[tokens][2];
-    for (int t = 0; t < tokens; ++t) first[t][0] = first[t][1] = second[t][0] = second[t][1] = all(0.0f);
-    const int64_t begin = word, end = word + kWords < words ? word + kWords : words;
-    for (; word < end; ++word) {
-      const uint8_t* lines = panel + word * kWordBytes;
-#pragma GCC unroll 2
-      for (int v = 0; v < 2; ++v) {
-        __builtin_prefetch(lines + 64 * v + kBytesNear, 0, 2);
-        const Vec one = load_bf16_of_pair<0>(lines + 64 * v), other = load_bf16_of_pair<1>(lines + 64 * v);
-#pragma GCC unroll 4
-        for (int t = 0; t < tokens; ++t) {
-          const __m512i pair = _mm512_castps_si512(all(from[t * kWords + word - begin]));
-          first[t][v] = fma(one, _mm512_castsi512_ps(_mm512_slli_epi32(pair, 16)), first[t][v]);
-          second[t][v] = fma(other, _mm512_castsi512_ps(_mm512_and_si512(pair, upper)), second[t][v]);
-        }
-      }
-    }
-#pragma GCC unroll 4
-    for (int t = 0; t < tokens; ++t) {
-      for (int v = 0; v < 2; ++v) total[t][v] = total[t][v] + (first[t][v] + second[t][v]);
-    }
-  }
-  for (int t = 0; t < tokens; ++t) {
-    for (int v = 0; v < 2; ++v) store(sums + t * kPanel + v * kLanes, total[t][v]);
-  }
-}
-
-constexpr int64_t kMostInLines = 3;
-
-void multiply_few(const DensePanels& weight, const Activations& x, const Output& out, int64_t begin, int64_t end,
-                  int64_t tokens) {
-  constexpr void (*lines[])(const uint8_t*, const Activations&, float*) = {add_lines<1>, add_lines<2>, add_lines<3>};
-  const NoSubnormals none;
-  alignas(64) float sums[kMostInLines * kPanel];
+void multiply_few(const DensePanels& weight, const Activations& x, const Output& out, int64_t begin, int64_t end) {
+  alignas(64) float sums[tokens * kPanel];
   for (int64_t panel = begin; panel < end; ++panel) {
-    lines[tokens - 1](weight.data + panel * weight.panel_bytes(), x, sums);
+    add_lines<tokens>(Lines{weight.data + panel * weight.panel_bytes()}, 0, x.words(), x, sums);
     store_panel(sums, panel, 0, tokens, out);
   }
 }
@@ -107,7 +69,9 @@ void add_panel(const uint8_t* panel, const Activations& x, int64_t token, bool b
 
 void multiply(const DensePanels& weight, const Activations& x, const Output& out, int64_t begin, int64_t end,
               int64_t first, int64_t last) {
-  if (first == 0 && last <= kMostInLines) return multiply_few(weight, x, out, begin, end, last);
+  if (first == 0 && last <= kMostInLines) {
+    return with_count(last, [&]<int tokens>() { multiply_few<tokens>(weight, x, out, begin, end); });
+  }
   const Tiles tiles(shapes_for(last - first));
   alignas(64) float sums[kGroup * kPanel];
   for (int64_t panel = begin; panel < end; ++panel) {
