@@ -14,7 +14,8 @@ struct alignas(64) Room {
   float totals[kMostOfPanel * kPanel];
 };
 
-// For one token, line by line: to widen for more costs more than it saves. Numbers are `kFactor` times too small; so are sums, until exponents of scales have been added.
+// For one token, line by line: to widen for more costs more than it saves. Numbers are `kFactor` times too small; so are
+// sums, until exponents of scales have been added.
 template <Element element>
 class Lines {
  public:
