@@ -9,7 +9,7 @@ ARGS ?=
 PROMPT ?= What is the capital of France?
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format bench bench-peers bench-servers sanitize isolated lock clean
+.PHONY: help setup demo test lint format bench bench-peers bench-servers soak sanitize isolated lock clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -43,6 +43,9 @@ bench-peers: setup ## Measure modulm beside llama.cpp, vLLM and OpenVINO; ROUNDS
 
 bench-servers: setup ## Load modulm's HTTP server and those of llama.cpp and vLLM in turn; ROUNDS=, ARGS=
 	PYTHONPATH=benchmarks $(PY) -m peers.servers --rounds $(ROUNDS) $(ARGS)
+
+soak: setup ## Load the server for half an hour and see whether anything grows; ARGS=
+	PYTHONPATH=benchmarks $(PY) -m soak $(ARGS)
 
 sanitize: setup ## Build the native kernels with sanitizers and run all their tests with them
 	PYTHON=$(abspath $(PY)) packages/kernels-cpu/tests/sanitize.sh

@@ -15,7 +15,7 @@ from workspace import ROOT
 MODULES = ("cli", "llm", "async_llm", "engine_process", "launch", "server", "frontend", "engine", "worker", "models")
 MODULES += ("nn", "reference", "resolve")
 MODULES += ("checkpoints", "plugins", "transport", "interfaces", "types", "config", "errors", "log", "outputs")
-MODULES += ("sampling_params", "speculation", "structured_outputs", "interrupts", "moved", "programs")
+MODULES += ("sampling_params", "speculation", "structured_outputs", "interrupts", "moved", "programs", "digests")
 PLUGINS = (
     "modulm_compat_vllm",
     "modulm_kernels_cpu",

@@ -1,0 +1,1 @@
+"""modulm's HTTP server under load for half an hour: `make soak`. Start reading at `__main__.py`."""
