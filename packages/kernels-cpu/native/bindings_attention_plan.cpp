@@ -6,8 +6,8 @@
 namespace modulm {
 namespace {
 
-// Queries times heads: enough to use a tile of keys often, small enough to share out. More where there is plenty.
-constexpr int64_t kRowsPerUnit = 96, kMostRowsPerUnit = 192, kUnitsOfPlenty = 8;
+// Queries times heads: enough to use a tile of keys often, small enough to share out.
+constexpr int64_t kRowsPerUnit = 192;
 constexpr int64_t kRowsToSplit = 32;  // units with no more rows than this are split along the context
 constexpr int64_t kShortestSplit = 256, kMostSplits = 32;
 constexpr int64_t kTile = 64;           // splits begin where tiles do
@@ -83,8 +83,7 @@ const AttentionPlan::Units& AttentionPlan::units_of(int32_t window, int64_t grou
 void AttentionPlan::cut(Units& found, int64_t sequence) const {
   const int64_t token_begin = query_start_[sequence], token_end = query_start_[sequence + 1];
   const int64_t length = seq_lens_[sequence], shift = length - token_end;  // token + shift is its position
-  const int64_t even_rows = (token_end - token_begin) * found.group / kUnitsOfPlenty;
-  const int64_t at_once = std::max<int64_t>(1, std::clamp(even_rows, kRowsPerUnit, kMostRowsPerUnit) / found.group);
+  const int64_t at_once = std::max<int64_t>(1, kRowsPerUnit / found.group);
   for (int64_t token = token_begin; token < token_end; token += at_once) {
     AttentionUnit unit{};
     unit.blocks = blocks_.data() + first_block_[sequence];

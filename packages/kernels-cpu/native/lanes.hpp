@@ -169,20 +169,30 @@ inline Vec keep_lanes(Vec x, int first, int end, Vec other) {
   return where_less(number, all(float(end)), where_less(number, all(float(first)), other, x), other);
 }
 
-// 2^x to 1.5e-7 of it; exactly 1 at 0, 0 below -126, 2^127.9 above that, not a number where x is none.
-inline Vec exp2_of(Vec x) {
-  const Vec bounded = smaller(all(127.9f), larger(all(-127.0f), x));
-  const Vec shifted = bounded + all(12582912.0f);  // 1.5 * 2^23: the nearest integer falls into the low bits
-  const Vec f = bounded - (shifted - all(12582912.0f));
-  // Minimax polynomial for -0.5 <= f <= 0.5, relative error 2e-9 before rounding.
+// 2^f for -0.5 <= f <= 0.5: minimax polynomial, relative error 2e-9 before rounding.
+inline Vec exp2_of_fraction(Vec f) {
   Vec p = all(0.000153458110f);
   p = fma(p, f, all(0.00133999309f));
   p = fma(p, f, all(0.00961848907f));
   p = fma(p, f, all(0.0555032864f));
   p = fma(p, f, all(0.240226462f));
   p = fma(p, f, all(0.693147182f));
-  p = fma(p, f, all(1.0f));
+  return fma(p, f, all(1.0f));
+}
+
+// 2^x to 1.5e-7 of it; exactly 1 at 0, 0 below -126, 2^127.9 above that, not a number where x is none.
+inline Vec exp2_of(Vec x) {
+#if defined(__AVX512F__)
+  const Vec bounded = smaller(all(127.9f), x);
+  const Vec f = _mm512_reduce_ps(bounded, 0);  // what is over the nearest integer
+  const __mmask16 counts = _mm512_cmp_ps_mask(x, all(-126.0f), _CMP_NLT_UQ);
+  return _mm512_maskz_scalef_ps(counts, exp2_of_fraction(f), bounded - f);
+#else
+  const Vec bounded = smaller(all(127.9f), larger(all(-127.0f), x));
+  const Vec shifted = bounded + all(12582912.0f);  // 1.5 * 2^23: the nearest integer falls into the low bits
+  const Vec p = exp2_of_fraction(bounded - (shifted - all(12582912.0f)));
   return where_less(x, all(-126.0f), all(0.0f), shift_exponent(p, shifted));
+#endif
 }
 
 inline float exp2_of(float x) {

@@ -87,13 +87,14 @@ class Results {
   float* to_ = nullptr;
 };
 
-// Adds a step of the tokens from `x` on, by weights [word][32 rows][2 inputs].
+// Adds a step of the tokens from `x` on, by weights [word][32 rows][2 inputs]. Tokens stream: they leave the L1 cache to
+// the weights, which those that follow are multiplied with.
 template <bool both>
 inline void add_step(const float* x, const uint8_t* weights) {
-  _tile_loadd(4, x, kWords * 4);
+  _tile_stream_loadd(4, x, kWords * 4);
   _tile_loadd(6, weights, kWordBytes);
   _tile_loadd(7, weights + 64, kWordBytes);
-  if constexpr (both) _tile_loadd(5, x + kTokens * kWords, kWords * 4);
+  if constexpr (both) _tile_stream_loadd(5, x + kTokens * kWords, kWords * 4);
   _tile_dpbf16ps(0, 4, 6);
   _tile_dpbf16ps(1, 4, 7);
   if constexpr (!both) return;

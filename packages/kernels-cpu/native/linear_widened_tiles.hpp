@@ -10,8 +10,9 @@
 namespace modulm::MODULM_ISA {
 namespace {
 
-constexpr int64_t kMostSteps = 64;  // widened at once: they stay in the L2 cache
-constexpr int64_t kLag = 3;         // steps between what is written and the tiles loaded of it, which else would wait
+constexpr int64_t kSteps = 18;  // widened at once, or half as many more: they stay in the L1 cache
+constexpr int64_t kMostSteps = kSteps + kSteps / 2;
+constexpr int64_t kLag = 3;  // steps between what is written and the tiles loaded of it, which else would wait
 constexpr int64_t kRing = 8;
 
 // What a thread works in: too much for small stacks.
@@ -48,14 +49,15 @@ template <class Source>
 void multiply_many(const Source& source, float factor, const Activations& x, const Output& out, int64_t panel,
                    int64_t first, int64_t last, WideRoom& room) {
   const int64_t steps = steps_of(x.inputs), stride = x.tokens * kWords;
-  for (int64_t begin = 0; begin < steps; begin += kMostSteps) {
-    const int64_t count = std::min(steps - begin, kMostSteps);
+  const int64_t parts = std::max<int64_t>(1, (steps + kSteps / 2) / kSteps), most = (steps + parts - 1) / parts;
+  for (int64_t begin = 0; begin < steps; begin += most) {
+    const int64_t count = std::min(steps - begin, most);
     for (int64_t step = 0; step < count; ++step) source(panel, begin + step, room.weights + step * kStepBytes);
     written();
     for (int64_t token = first; token < last; token += kGroup) {
       const int64_t tokens = std::min(last - token, kGroup);
       const bool both = tokens > kTokens, is_last = begin + count == steps;
-      float* sums = room.sums + (steps <= kMostSteps ? 0 : (token - first) * kPanel);
+      float* sums = room.sums + (parts == 1 ? 0 : (token - first) * kPanel);
       begin == 0 ? clear_sums() : load_sums(sums, both);
       const Results results(out, panel, token, is_last ? tokens : 0, factor);
       add_steps(step_of(x, begin, token), stride, room.weights, count, both);

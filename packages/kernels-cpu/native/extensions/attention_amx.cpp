@@ -70,14 +70,13 @@ struct Block {
 // not a number where x is none.
 inline Vec weight_of(Vec x) {
   x = larger(all(-126.0f), x);
-  const Vec shifted = x + all(12582912.0f);  // 1.5 * 2^23: the nearest integer falls into the low bits
-  const Vec f = x - (shifted - all(12582912.0f));
+  const Vec f = _mm512_reduce_ps(x, 0);  // what is over the nearest integer
   // Minimax polynomial for -0.5 <= f <= 0.5.
   Vec p = all(0.0550089512f);
   p = fma(p, f, all(0.24221101f));
   p = fma(p, f, all(0.69328293f));
   p = fma(p, f, all(1.0f));
-  return shift_exponent(p, shifted);
+  return _mm512_scalef_ps(p, x - f);
 }
 
 template <class T>
