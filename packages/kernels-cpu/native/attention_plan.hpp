@@ -29,10 +29,11 @@ class AttentionPlan {
   void run(AttentionCall call, int64_t num_blocks, const AttentionKernels& kernels, Pool& pool);
 
  private:
-  // The units for layers that see `window` positions and have `group` heads for each head of keys.
+  // The units for layers that see `window` positions and have `group` heads for each head of keys; units of few rows are
+  // `split` to about so many positions.
   struct Units {
     int32_t window;
-    int64_t group;
+    int64_t group, split;
     std::vector<AttentionUnit> units;
     int64_t num_tiles = 0;         // with several splits
     int64_t num_partial_rows = 0;  // of one head of keys
@@ -41,7 +42,7 @@ class AttentionPlan {
     int32_t lowest_block = 0, highest_block = 0;
   };
 
-  const Units& units_of(int32_t window, int64_t group);
+  const Units& units_of(int32_t window, int64_t group, int64_t head_size);
   void cut(Units& found, int64_t sequence) const;
   void note_blocks(Units& found, const AttentionUnit& unit) const;
   void write(const AttentionCall& call, const AttentionKernels& kernels, Pool& pool) const;

@@ -10,7 +10,8 @@ namespace {
 constexpr int64_t kRowsPerUnit = 192;
 constexpr int64_t kRowsToSplit = 32;  // units with no more rows than this are split along the context
 constexpr int64_t kShortestSplit = 256, kMostSplits = 32;
-constexpr int64_t kTile = 64;           // splits begin where tiles do
+constexpr int64_t kSplitNumbers = 5 << 13;  // of a head's keys in a split: memory is read faster without a break
+constexpr int64_t kTile = 64;               // splits begin where tiles do
 constexpr int64_t kCostToShare = 4096;  // pairs of rows and positions; less is done before another thread wakes up
 constexpr int64_t kTokensAtOnce = 32;   // that one thread writes to the cache
 
@@ -61,13 +62,15 @@ AttentionPlan::AttentionPlan(const int32_t* query_start, int64_t num_seqs, const
   }
 }
 
-const AttentionPlan::Units& AttentionPlan::units_of(int32_t window, int64_t group) {
+const AttentionPlan::Units& AttentionPlan::units_of(int32_t window, int64_t group, int64_t head_size) {
+  const int64_t split = std::clamp(kSplitNumbers / head_size, kShortestSplit, 3 * kShortestSplit);
   for (const auto& known : units_) {
-    if (known->window == window && known->group == group) return *known;
+    if (known->window == window && known->group == group && known->split == split) return *known;
   }
   auto found = std::make_unique<Units>();
   found->window = window;
   found->group = group;
+  found->split = split;
   for (int64_t i = 0; i < int64_t(seq_lens_.size()); ++i) cut(*found, i);
   // The longest first, or a thread that takes one at the end keeps the others waiting. Splits are alike.
   std::stable_sort(found->units.begin(), found->units.end(), [](const AttentionUnit& a, const AttentionUnit& b) {
@@ -92,7 +95,9 @@ void AttentionPlan::cut(Units& found, int64_t sequence) const {
     unit.first_position = int32_t(token + shift);
     const int64_t rows = unit.num_tokens * found.group, end = unit.first_position + unit.num_tokens;
     const int64_t begin = found.window == 0 ? 0 : std::max<int64_t>(0, unit.first_position - int64_t(found.window) + 1);
-    const int64_t even = divided_up(divided_up(end - begin, kMostSplits), kTile) * kTile;
+    // An even number, as threads often are.
+    const int64_t pairs = std::min(divided_up(end - begin, 2 * found.split), kMostSplits / 2);
+    const int64_t even = divided_up(divided_up(end - begin, 2 * pairs), kTile) * kTile;
     const int64_t step = rows > kRowsToSplit ? end : std::max(kShortestSplit, even);
     const int64_t num_splits = rows > kRowsToSplit ? 1 : divided_up(end, step) - begin / step;
     unit.num_splits = int32_t(num_splits);
@@ -124,7 +129,7 @@ void AttentionPlan::note_blocks(Units& found, const AttentionUnit& unit) const {
 
 void AttentionPlan::run(AttentionCall call, int64_t num_blocks, const AttentionKernels& kernels, Pool& pool) {
   std::lock_guard<std::mutex> guard(one_call_);
-  const Units& work = units_of(call.window, call.num_heads / call.num_kv_heads);
+  const Units& work = units_of(call.window, call.num_heads / call.num_kv_heads, call.head_size);
   require(work.lowest_block >= 0 && work.highest_block < num_blocks,
           "attention: block_table names a block that the cache does not have");
   require(highest_slot_ / block_size_ < num_blocks,
