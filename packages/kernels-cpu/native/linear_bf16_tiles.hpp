@@ -87,14 +87,22 @@ class Results {
   float* to_ = nullptr;
 };
 
-// Adds a step of the tokens from `x` on, by weights [word][32 rows][2 inputs]. Tokens stream: they leave the L1 cache to
-// the weights, which those that follow are multiplied with.
-template <bool both>
+// Adds a step of the tokens from `x` on, by weights [word][32 rows][2 inputs]. Where weights are at hand, tokens stream: they
+// leave the L1 cache to the weights, which those that follow are multiplied with. Where weights come from memory it is the
+// other way round: they are asked for `ahead` bytes before, line by line.
+template <bool both, int64_t ahead>
 inline void add_step(const float* x, const uint8_t* weights) {
-  _tile_stream_loadd(4, x, kWords * 4);
+  if constexpr (ahead > 0) {
+#pragma GCC unroll 32
+    for (int64_t at = 0; at < kStepBytes; at += 64) __builtin_prefetch(weights + ahead + at, 0, 2);
+    _tile_loadd(4, x, kWords * 4);
+    if constexpr (both) _tile_loadd(5, x + kTokens * kWords, kWords * 4);
+  } else {
+    _tile_stream_loadd(4, x, kWords * 4);
+    if constexpr (both) _tile_stream_loadd(5, x + kTokens * kWords, kWords * 4);
+  }
   _tile_loadd(6, weights, kWordBytes);
   _tile_loadd(7, weights + 64, kWordBytes);
-  if constexpr (both) _tile_stream_loadd(5, x + kTokens * kWords, kWords * 4);
   _tile_dpbf16ps(0, 4, 6);
   _tile_dpbf16ps(1, 4, 7);
   if constexpr (!both) return;
@@ -103,13 +111,14 @@ inline void add_step(const float* x, const uint8_t* weights) {
 }
 
 // The same for steps that follow one another, the activations' `stride` words apart.
-template <bool both>
+template <bool both, int64_t ahead>
 inline void add_steps(const float* x, int64_t stride, const uint8_t* weights, int64_t steps) {
-  for (; steps > 0; --steps, x += stride, weights += kStepBytes) add_step<both>(x, weights);
+  for (; steps > 0; --steps, x += stride, weights += kStepBytes) add_step<both, ahead>(x, weights);
 }
 
+template <int64_t ahead = 0>
 inline void add_steps(const float* x, int64_t stride, const uint8_t* weights, int64_t steps, bool both) {
-  both ? add_steps<true>(x, stride, weights, steps) : add_steps<false>(x, stride, weights, steps);
+  both ? add_steps<true, ahead>(x, stride, weights, steps) : add_steps<false, ahead>(x, stride, weights, steps);
 }
 
 }  // namespace

@@ -1,5 +1,7 @@
 #include "pool.hpp"
 
+#include "job.hpp"
+
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
@@ -11,6 +13,23 @@ constexpr int kSpins = 2000;  // some 20 to 50 microseconds: the gap between two
 
 thread_local int number_here = -1;  // inside a piece
 
+// One lives while this thread takes pieces of a job; others may within it, for jobs inside of pieces.
+class Part {
+ public:
+  Part() { ++depth; }
+  ~Part() {
+    if (--depth == 0 && leave != nullptr) leave(), leave = nullptr;
+  }
+  Part(const Part&) = delete;
+  Part& operator=(const Part&) = delete;
+
+  static thread_local int depth;
+  static thread_local void (*leave)();
+};
+
+thread_local int Part::depth = 0;
+thread_local void (*Part::leave)() = nullptr;
+
 inline void relax() {
 #if defined(__x86_64__)
   _mm_pause();
@@ -20,6 +39,12 @@ inline void relax() {
 }
 
 }  // namespace
+
+bool at_end_of_job(void (*leave)()) {
+  if (Part::depth == 0) return false;
+  Part::leave = leave;
+  return true;
+}
 
 Pool::Pool(int num_threads) : num_threads_(num_threads < 1 ? 1 : num_threads), shares_(size_t(num_threads_)) {
   for (int i = 1; i < num_threads_; ++i) threads_.emplace_back([this, i] { work(i); });
@@ -35,6 +60,7 @@ Pool::~Pool() {
 int Pool::number_of_thread() { return number_here < 0 ? 0 : number_here; }
 
 void Pool::take_pieces(int number) {
+  const Part part;
   number_here = number;
   for (int i = 0; i < num_threads_; ++i) {
     Share& share = shares_[size_t((number + i) % num_threads_)];
@@ -51,6 +77,7 @@ void Pool::execute(int64_t count, int64_t grain, Call call, const void* self) {
   if (count <= 0) return;
   if (grain < 1) grain = 1;
   if (num_threads_ == 1 || count <= grain || number_here >= 0) {
+    const Part part;
     call(self, 0, count);
     return;
   }

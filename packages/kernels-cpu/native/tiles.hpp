@@ -6,8 +6,9 @@
 
 #include <cstdint>
 
+#include "job.hpp"
+
 namespace modulm::MODULM_ISA {
-namespace {
 
 // What each tile holds. Sums are 16 x 16 words; inputs are `bytes` a row for 16 tokens, and weights 4 of those bytes for
 // 16 rows of the matrix side by side.
@@ -22,14 +23,34 @@ struct alignas(64) TileShapes {
   }
 };
 
-// While one lives this thread's tiles have its shapes. Other code of the thread may use tiles before and after.
+// While one lives this thread's tiles have its shapes. To set them takes as long as a tenth of a small panel's product, so
+// the pieces of a job leave them to one another. Other code of the thread may use tiles before and after the job.
 class Tiles {
  public:
-  explicit Tiles(const TileShapes& shapes) { _tile_loadconfig(&shapes); }
-  ~Tiles() { _tile_release(); }
+  explicit Tiles(const TileShapes& shapes) {
+    const __m512i wanted = _mm512_load_si512(&shapes);
+    if (is_kept && _mm512_cmpneq_epi64_mask(wanted, _mm512_load_si512(&kept)) == 0) return;
+    _tile_loadconfig(&shapes);
+    _mm512_store_si512(&kept, wanted);
+    is_kept = at_end_of_job(release);
+  }
+  ~Tiles() {
+    if (!is_kept) _tile_release();
+  }
   Tiles(const Tiles&) = delete;
   Tiles& operator=(const Tiles&) = delete;
+
+ private:
+  static void release() {
+    _tile_release();
+    is_kept = false;
+  }
+
+  static inline thread_local constinit TileShapes kept;
+  static inline thread_local constinit bool is_kept = false;  // till the job ends
 };
+
+namespace {
 
 // Tiles 0 to 3, where products of 32 rows by 32 columns have their sums.
 inline void clear_sums() {

@@ -57,10 +57,11 @@ void multiply_few(const DensePanels& weight, const Activations& x, const Output&
 }
 
 // Adds up one panel for tokens from `token` on.
+template <int64_t ahead>
 void add_panel(const uint8_t* panel, const Activations& x, int64_t token, bool both) {
   const int64_t whole = x.words() / kWords, rest = x.words() % kWords, stride = x.tokens * kWords;
   clear_sums();
-  add_steps(step_of(x, 0, token), stride, panel, whole, both);
+  add_steps<ahead>(step_of(x, 0, token), stride, panel, whole, both);
   if (rest > 0) {
     const Padded last(panel + whole * kStepBytes, rest);
     add_steps(step_of(x, whole, token), stride, last.weights, 1, both);
@@ -78,7 +79,8 @@ void multiply(const DensePanels& weight, const Activations& x, const Output& out
     for (int64_t token = first; token < last; token += kGroup) {
       const int64_t next = token + kGroup < last ? token + kGroup : last;
       const Results results(out, panel, token, next - token, 1.0f);
-      add_panel(weight.data + panel * weight.panel_bytes(), x, token, next - token > kTokens);
+      const auto add = token == first ? add_panel<kBytesNear> : add_panel<0>;  // other tokens find it in a cache
+      add(weight.data + panel * weight.panel_bytes(), x, token, next - token > kTokens);
       results.store(sums);
     }
   }
