@@ -63,7 +63,12 @@ class Widen {
         widen_unit<4>(block, step, to + 64 * half);
       } else {
         widen_unit<2>(block, 2 * step, to + 64 * half);
-        if (2 * step + 1 < weight_.units()) widen_unit<2>(block, 2 * step + 1, to + kStepBytes / 2 + 64 * half);
+        uint8_t* const rest = to + kStepBytes / 2 + 64 * half;
+        if (2 * step + 1 < weight_.units()) {
+          widen_unit<2>(block, 2 * step + 1, rest);
+        } else {  // what was there may not be finite, and times 0 it would be NaN
+          for (int word = 0; word < kWords / 2; ++word) _mm512_store_si512(rest + word * kWordBytes, _mm512_setzero_si512());
+        }
       }
     }
   }

@@ -188,6 +188,19 @@ def test_fast_is_float64_on_quantised_activations(isa, kind, shape):
 
 
 @pytest.mark.parametrize("isa", ISAS)
+def test_what_a_product_leaves_in_a_threads_room_is_not_seen(isa):
+    """The last unit of 144 inputs is half a step of tiles; a weight before had infinity there, on every thread."""
+    before = make("minimums", 2048, 160, 32)
+    before.scales[:] = np.inf
+    packed = pack(before, "fast", isa)
+    weight = make("minimums", 50, 144, 48)
+    for num_tokens in (12, 67):
+        multiply(packed, activations(num_tokens, 160), 2048)
+        x = activations(num_tokens, 144)
+        assert_fast(multiply(pack(weight, "fast", isa), x, 50), x, weight, isa)
+
+
+@pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_exact_is_float64_within_rounding(isa, kind, shape):
