@@ -65,7 +65,7 @@ class DenseWeight : public PackedWeight {
     pool().run(panels_of(rows), 1, [&](int64_t begin, int64_t end) {
       for (int64_t panel = begin; panel < end; ++panel) pack(from, stride, panel);
     });
-    if (weight_.element >= Element::e4m3) find_rows_not_finite();
+    if (weight_.element >= Element::e4m3) find_special_numbers();
   }
 
   void linear(uintptr_t x, int x_type, int64_t stride, int64_t tokens, uintptr_t out, int out_type,
@@ -108,7 +108,7 @@ class DenseWeight : public PackedWeight {
     put_rows(chosen, count, to, type, weight_.inputs);
   }
 
-  int64_t size_bytes() const { return data_.size() + scales_.size() + nan_rows_.size(); }
+  int64_t size_bytes() const { return data_.size() + scales_.size() + nan_rows_.size() + small_steps_.size(); }
 
  private:
   void product(const void* from, Float from_type, int64_t stride, int64_t tokens, const Output& to, Isa isa,
@@ -159,16 +159,27 @@ class DenseWeight : public PackedWeight {
     to.exponents = are_powers ? scales_.data() : nullptr;
   }
 
-  void find_rows_not_finite() {
-    const int finite = weight_.element == Element::e4m3 ? 0x7e : 0x7b;  // the largest magnitude
-    const int64_t panels = panels_of(weight_.rows);
+  // Of 8-bit floats: rows that have what is not finite, and where numbers are subnormal or 0.
+  void find_special_numbers() {
+    const bool is_e4m3 = weight_.element == Element::e4m3;
+    const int finite = is_e4m3 ? 0x7e : 0x7b, normal = is_e4m3 ? 0x08 : 0x04;  // the largest and the smallest magnitude
+    const int64_t panels = panels_of(weight_.rows), bytes = weight_.panel_bytes(), steps = weight_.small_steps_of_panel();
     std::vector<uint32_t> found(size_t(panels), 0u);
+    small_steps_ = Bytes::beside_others(panels * steps);
     pool().run(panels, 1, [&](int64_t begin, int64_t end) {
-      for (int64_t at = begin * weight_.panel_bytes(); at < end * weight_.panel_bytes(); ++at) {
+      for (int64_t at = begin * bytes; at < end * bytes; ++at) {
         const uint32_t row = uint32_t(at / 2 % kPanelRows);
-        if ((weight_.data[at] & 0x7f) > finite) found[size_t(at / weight_.panel_bytes())] |= 1u << row;
+        if ((weight_.data[at] & 0x7f) > finite) found[size_t(at / bytes)] |= 1u << row;
+      }
+      for (int64_t at = begin * steps; at < end * steps; ++at) {
+        const int64_t from = at % steps * kStepNumbers;
+        const uint8_t* step = weight_.data + at / steps * bytes + from;
+        int smallest = normal;
+        for (int64_t i = 0; i < std::min(kStepNumbers, bytes - from); ++i) smallest = std::min(smallest, step[i] & 0x7f);
+        small_steps_.data()[at] = smallest < normal;
       }
     });
+    weight_.small_steps = small_steps_.data();
     if (std::all_of(found.begin(), found.end(), [](uint32_t rows) { return rows == 0; })) return;
     nan_rows_ = Bytes::beside_others(panels * 4);
     std::memcpy(nan_rows_.data(), found.data(), size_t(panels) * 4);
@@ -196,7 +207,7 @@ class DenseWeight : public PackedWeight {
     }
   }
 
-  Bytes data_, scales_, nan_rows_;
+  Bytes data_, scales_, nan_rows_, small_steps_;
   DensePanels weight_;
 };
 

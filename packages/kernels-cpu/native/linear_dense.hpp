@@ -42,12 +42,14 @@ struct BlockScales {
 
 namespace {
 
+[[maybe_unused]] inline float from_exponent(uint8_t exponent) { return __builtin_bit_cast(float, uint32_t(exponent) << 23); }
+
 // The scale of row `lane` of a panel.
 [[maybe_unused]] inline float scale_of(const BlockScales& scales, int64_t panel, int64_t lane, int64_t column) {
   const int64_t at = scales.by_row ? (panel * scales.columns + column) * kPanelRows + lane
                                    : panel * kPanelRows / scales.rows * scales.columns + column;
   if (scales.numbers != nullptr) return scales.numbers[at];
-  return __builtin_bit_cast(float, uint32_t(scales.exponents[at]) << 23);
+  return from_exponent(scales.exponents[at]);
 }
 
 }  // namespace
@@ -62,9 +64,13 @@ struct DensePanels {
   const uint8_t* data;
   BlockScales scales;          // 8-bit floats only
   const uint32_t* nan_rows;    // of 8-bit floats: a bit for each row of a panel that has what is not finite; null where none has
+  const uint8_t* small_steps = nullptr;  // of 8-bit floats: for each 32 inputs of a panel, whether some are subnormal or 0
 
   int64_t panel_bytes() const { return (inputs + 3) / 4 * 4 * kPanelRows * bytes_of(element); }
+  int64_t small_steps_of_panel() const { return (inputs + 31) / 32; }
 };
+
+inline constexpr int64_t kStepNumbers = 32 * kPanelRows;  // that one of `small_steps` is for
 
 // Activations in words of 32 bits: a float32, or two of bfloat16. They are cut into chunks: [chunk][token][kChunk]. So
 // the tokens of a tile lie a constant apart, and beside each other. For AMX a chunk has 16 words: see `linear_bf16_tiles.hpp`.

@@ -11,7 +11,12 @@ namespace {
 inline void fill_scales(const DensePanels& weight, int64_t panel, int64_t column, float factor, float* to) {
   const BlockScales& scales = weight.scales;
   if (scales.by_row) {
-    for (int r = 0; r < kPanel; ++r) to[r] = scale_of(scales, panel, r, column) * factor;
+    const int64_t at = (panel * scales.columns + column) * kPanelRows;
+    if (scales.numbers != nullptr) {
+      for (int r = 0; r < kPanel; ++r) to[r] = scales.numbers[at + r] * factor;
+    } else {
+      for (int r = 0; r < kPanel; ++r) to[r] = from_exponent(scales.exponents[at + r]) * factor;
+    }
   } else {
     const Vec scale = all(scale_of(scales, panel, 0, column) * factor);
     for (int r = 0; r < kPanel; r += kLanes) store(to + r, scale);

@@ -22,7 +22,7 @@ void multiply_float8(const DensePanels& weight, const Activations& x, const Outp
     widen(panel, word, (count + 1) / 2 * 2, words);  // tiles take two at once, and panels have them
     return words;
   };
-  multiply_scaled<kBf16Pair>(source, with_scales_of_sums(weight), 1.0f, x, out, begin, end, first, last);
+  multiply_scaled<kBf16Pair>(source, with_scales_of_sums(weight), widen.factor(), x, out, begin, end, first, last);
 }
 
 void multiply_e4m3_or_e5m2(const DensePanels& weight, const Activations& x, const Output& out, int64_t begin,

@@ -1,62 +1,109 @@
-// 8-bit floats as bfloat16 in tiles. Some steps of a panel are widened once for all tokens; sums leave the tiles where a
-// block of scales ends. How many tokens there are changes no result.
-#include "linear_bf16_lines.hpp"
-#include "linear_float8_rounded.hpp"
+// 8-bit floats as bfloat16 in tiles, of more than one token; sums leave the tiles where a block of scales ends. How many tokens
+// there are changes no result.
+#include "linear_float8_lines.hpp"
 #include "linear_widened_tiles.hpp"
 
 namespace modulm::MODULM_ISA {
 namespace {
 
-constexpr int64_t kFewSteps = 4;  // widened for one group: they stay in the L1 cache
-
 struct alignas(64) Room {
   WideRoom wide;
   float totals[kMostOfPanel * kPanel];
+  float scales[kMostSteps * kPanel];
 };
 
-// For one token, line by line: to widen for more costs more than it saves. Numbers are `kFactor` times too small; so are
-// sums, until exponents of scales have been added.
 template <Element element>
-class Lines {
+class Product {
  public:
-  Lines(const DensePanels& weight, int64_t panel)
-      : weight_(weight), panel_(panel), data_(weight.data + panel * weight.panel_bytes()),
-        has_exponents_(has_small_exponents(weight.scales)),
-        block_(weight.scales.columns == 1 ? weight.inputs : weight.scales.inputs / 2) {}
+  Product(const DensePanels& stored, const Activations& x, const Output& out)
+      : widen_(stored), weight_(with_scales_of_sums(stored)), x_(x), out_(out), steps_(steps_of(x.inputs)),
+        block_(weight_.scales.columns == 1 ? steps_ : weight_.scales.inputs / kStepInputs),
+        room_(room_of_thread<Room>()) {}
 
-  void load(int64_t word, Vec (&first)[2], Vec (&second)[2]) const {
-    const uint8_t* at = data_ + word * (kPanel * 2);
-    __builtin_prefetch(at + kBytesNear, 0, 2);
-    const __m512i pairs = _mm512_loadu_si512(at);
-    widen(_mm512_slli_epi16(pairs, 8), first), widen(pairs, second);
+  // A panel for at most 32 tokens: a step is widened while tiles multiply one before.
+  void few(int64_t panel, int64_t first, int64_t last) {
+    const auto place = [&](int64_t step) { return room_.wide.weights + step % kRing * kStepBytes; };
+    const bool both = last - first > kTokens;
+    int64_t ahead = 0;
+    for (int64_t step = 0; step < steps_;) {
+      const int64_t begin = step, end = std::min(step + block_, steps_);
+      for (clear_sums(); step < end; ++step) {
+        for (; ahead < steps_ && ahead <= step + kLag; ++ahead) widen(panel, ahead, 1, place(ahead));
+        written();
+        add_steps(step_of(x_, step, first), 0, place(step), 1, both);
+      }
+      fill_scales(weight_, panel, begin / block_, widen_.factor(), room_.scales);
+      take(room_.scales, last - first, begin == 0, room_.totals);
+    }
+    put(panel, first, last, room_.totals);
   }
 
-  void scale(Vec (&sums)[2], int64_t word) const {
-    if (!has_exponents_) {
-      sums[0] = sums[0] * all(kFactor), sums[1] = sums[1] * all(kFactor);
-      return;
+  // A panel for tokens [first, last), at most kMostOfPanel.
+  void many(int64_t panel, int64_t first, int64_t last) {
+    for (int64_t begin = 0; begin < steps_; begin += kMostSteps) {
+      const int64_t end = std::min(begin + kMostSteps, steps_);
+      widen(panel, begin, end - begin, room_.wide.weights);
+      written();
+      fill(panel, begin, end);
+      for (int64_t token = first; token < last; token += kGroup) {
+        const int64_t next = std::min(token + kGroup, last), at = steps_ <= kMostSteps ? 0 : (token - first) * kPanel;
+        add(begin, end, token, next - token, room_.wide.sums + at, room_.totals + at);
+        if (end == steps_) put(panel, token, next, room_.totals + at);
+      }
     }
-    alignas(64) float scales[kPanel];
-    fill_scales(weight_, panel_, word / block_, kFactor, scales);
-    sums[0] = sums[0] * MODULM_ISA::load(scales), sums[1] = sums[1] * MODULM_ISA::load(scales + kLanes);
   }
 
  private:
-  // The upper bytes, as what their bits mean in float16; see `load_float8_of_pair`.
-  static void widen(__m512i bytes, Vec (&to)[2]) {
-    const __m512i mask = _mm512_set1_epi16(short(element == Element::e4m3 ? 0xbf80 : 0xff00));
-    const __m512i bits = _mm512_and_si512(element == Element::e4m3 ? _mm512_srai_epi16(bytes, 1) : bytes, mask);
-    to[0] = _mm512_cvtph_ps(_mm512_castsi512_si256(bits));
-    to[1] = _mm512_cvtph_ps(_mm512_extracti64x4_epi64(bits, 1));
+  void widen(int64_t panel, int64_t step, int64_t count, uint8_t* to) const {
+    const int64_t word = step * kWords, words = std::min(count * kWords, x_.words() - word);
+    widen_(panel, word, words, to);
+    if (words < count * kWords) __builtin_memset(to + words * kWordBytes, 0, size_t((count * kWords - words) * kWordBytes));
   }
 
-  static constexpr float kFactor = element == Element::e4m3 ? 0x1p8f : 1.0f;
+  // Scales of the blocks that steps [begin, end) lie in.
+  void fill(int64_t panel, int64_t begin, int64_t end) {
+    float* to = room_.scales;
+    for (int64_t column = begin / block_; column * block_ < end; ++column, to += kPanel) {
+      fill_scales(weight_, panel, column, widen_.factor(), to);
+    }
+  }
 
-  const DensePanels& weight_;
-  const int64_t panel_;
-  const uint8_t* const data_;
-  const bool has_exponents_;
-  const int64_t block_;  // words that have one exponent
+  // Steps [begin, end), which are widened, for at most 32 tokens.
+  void add(int64_t begin, int64_t end, int64_t token, int64_t tokens, float* sums, float* totals) {
+    const int64_t stride = x_.tokens * kWords;
+    const bool both = tokens > kTokens;
+    for (int64_t step = begin; step < end;) {
+      const int64_t column = step / block_, next = std::min((column + 1) * block_, end);
+      step == column * block_ ? clear_sums() : load_sums(sums, both);
+      add_steps(step_of(x_, step, token), stride, room_.wide.weights + (step - begin) * kStepBytes, next - step, both);
+      if (next == steps_ || next == (column + 1) * block_) {
+        take(room_.scales + (column - begin / block_) * kPanel, tokens, column == 0, totals);
+      } else {
+        store_sums(sums, both);
+      }
+      step = next;
+    }
+  }
+
+  // What tiles hold, the sums of a block, is scaled and added up.
+  void take(const float* scales, int64_t tokens, bool is_first, float* totals) {
+    float* sums = block_ == steps_ ? totals : room_.wide.sums;
+    store_sums(sums, tokens > kTokens);
+    written();
+    add_scaled(sums, scales, tokens, is_first, totals);
+  }
+
+  void put(int64_t panel, int64_t first, int64_t last, float* totals) const {
+    mark_nan_rows(weight_, panel, last - first, totals);
+    store_panel(totals, panel, first, last, out_);
+  }
+
+  const Widener<element> widen_;
+  const DensePanels weight_;
+  const Activations& x_;
+  const Output& out_;
+  const int64_t steps_, block_;  // of a block of scales
+  Room& room_;
 };
 
 template <Element element>
@@ -67,7 +114,7 @@ void multiply_one(const DensePanels& stored, const Activations& x, const Output&
     const Lines<element> lines(stored, panel);
     for (int64_t word = 0; word < x.words();) {
       const Span span(word, weight.scales.columns, weight.scales.inputs / 2, x, x.words());
-      add_lines<1>(lines, word, span.end, x, sums);
+      lines.add(word, span.end, x, sums);
       fill_scales(weight, panel, span.column, 1.0f, scales);
       add_scaled(sums, scales, 1, span.column == 0, totals);
       word = span.end;
@@ -78,42 +125,13 @@ void multiply_one(const DensePanels& stored, const Activations& x, const Output&
 }
 
 template <Element element>
-void multiply(const DensePanels& stored, const Activations& x, const Output& out, int64_t begin, int64_t end,
+void multiply(const DensePanels& weight, const Activations& x, const Output& out, int64_t begin, int64_t end,
               int64_t first, int64_t last) {
-  if (first == 0 && last == 1) return multiply_one<element>(stored, x, out, begin, end);
-  Room& room = room_of_thread<Room>();
-  alignas(64) float scales[kPanel];
-  const Widener<element> widen(stored);
-  const DensePanels weight = with_scales_of_sums(stored);
-  const int64_t columns = weight.scales.columns, block = weight.scales.inputs / 2, stride = x.tokens * kWords;
-  const int64_t most = (last - first > kGroup ? kMostSteps : kFewSteps) * kWords;
-  uint8_t* const words = room.wide.weights;
+  if (first == 0 && last == 1) return multiply_one<element>(weight, x, out, begin, end);
+  Product<element> product(weight, x, out);
   const Tiles tiles(shapes_for(last - first));
   for (int64_t panel = begin; panel < end; ++panel) {
-    for (int64_t word = 0; word < x.words();) {
-      const Span span(word, columns, block, x, most);
-      const int64_t count = span.end - word, steps = (count + kWords - 1) / kWords;
-      widen(panel, word, count, words);
-      __builtin_memset(words + count * kWordBytes, 0, size_t((steps * kWords - count) * kWordBytes));
-      written();
-      if (span.ends_block) fill_scales(weight, panel, span.column, 1.0f, scales);
-      for (int64_t token = first; token < last; token += kGroup) {
-        const int64_t tokens = std::min(last - token, kGroup), at = (token - first) * kPanel;
-        const bool both = tokens > kTokens;
-        // What outlives neither the span nor the block lies where the last group's did, in the L1 cache.
-        float* sums = room.wide.sums + (span.begins_block && span.ends_block ? 0 : at);
-        float* totals = columns == 1 ? sums : room.totals + at;
-        span.begins_block ? clear_sums() : load_sums(sums, both);
-        add_steps(step_of(x, word / kWords, token), stride, words, steps, both);
-        store_sums(sums, both);
-        written();
-        if (span.ends_block) add_scaled(sums, scales, tokens, span.column == 0, totals);
-        if (span.end < x.words()) continue;
-        mark_nan_rows(weight, panel, tokens, totals);
-        store_panel(totals, panel, token, token + tokens, out);
-      }
-      word = span.end;
-    }
+    last - first > kGroup ? product.many(panel, first, last) : product.few(panel, first, last);
   }
 }
 
