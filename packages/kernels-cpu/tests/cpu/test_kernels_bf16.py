@@ -1,5 +1,7 @@
 """Products of bfloat16 by bfloat16 or 8-bit floats against float64, where processors have them; else "not run"."""
 
+from dataclasses import replace
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -91,6 +93,24 @@ def test_8_bit_floats_agree_with_float64(shape, dtype, powers):
         assert_close(all_tokens, x, weight)
         for count in (1, 5, 16, 17, 40, 65):
             assert torch.equal(multiply(packed, x[:count], shape[0]), all_tokens[:count])
+
+
+@pytest.mark.parametrize("dtype", [ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2], ids=str)
+@pytest.mark.parametrize("powers", [False, True])
+def test_a_token_alone_has_the_bits_it_has_among_twenty(dtype, powers):
+    """Scales of a tensor, of rows, of blocks and of groups; half of the inputs have no subnormal number and no zero."""
+    shape, x = (100, 576), numbers((20, 576), 1)
+    is_small = float8(*shape, dtype, shape).data.astype(np.float32)
+    is_small = np.abs(is_small) < float(ml_dtypes.finfo(dtype).smallest_normal)
+    is_small &= np.arange(576) // 32 % 2 == 0
+    for block in [shape, (1, 576), (128, 128), (1, 32)]:
+        weight = float8(*shape, dtype, block, powers=powers)
+        weight = replace(weight, data=np.where(is_small, dtype(1.5), weight.data))
+        packed = pack(weight)
+        among_twenty = multiply(packed, x, shape[0])
+        assert_close(among_twenty, x, weight)
+        for token in range(20):
+            assert torch.equal(multiply(packed, x[token : token + 1], shape[0])[0], among_twenty[token])
 
 
 @pytest.mark.parametrize("dtype", [ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2], ids=str)
