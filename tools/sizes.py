@@ -20,7 +20,7 @@ FILE_STOP = {"runtime": 500, "model": 600, "test": 800, "tool": 200}
 FUNCTION_STOP = 80
 LOOK_AGAIN = 300
 EXCEPTIONS = "tools/sizes.toml"
-PACKAGE_STOP = {"core": 26_200, "compat-vllm": 6_000, "testkit": 5_600}
+PACKAGE_STOP = {"core": 26_300, "compat-vllm": 6_000, "testkit": 5_640}
 PLUGIN_STOP = 2_500
 
 

@@ -4,6 +4,9 @@
 
 #include <array>
 #include <atomic>
+#include <mutex>
+#include <set>
+#include <string>
 #include <tuple>
 
 #include "bindings.hpp"
@@ -17,10 +20,13 @@ namespace nb = nanobind;
 namespace modulm {
 namespace {
 
-// Of scales that are multiples: groups per coarse scale, whether multiples are nibbles, their unit, and the addresses of
+// Of scales that are multiples: groups per coarse scale, how multiples lie (`Multiples`), their unit, and the addresses of
 // coarse scales and minimums (see `Steps`).
-using StepArguments = std::tuple<int64_t, bool, float, uintptr_t, uintptr_t>;
+using StepArguments = std::tuple<int64_t, int, float, uintptr_t, uintptr_t>;
 using Table = std::array<uint8_t, 16>;
+// Of codes that are vectors (see `Vectors`): addresses of signs and of the table, its places, the inputs of a vector, bits of
+// signs, the shift, and whether a bit of it is for 32 inputs.
+using VectorArguments = std::tuple<uintptr_t, uintptr_t, int64_t, int, int, int, bool>;
 
 // A matrix of codes of 2 to 8 bits in panels, and what can be asked of it.
 class Int8Weight : public PackedWeight {
@@ -31,13 +37,15 @@ class Int8Weight : public PackedWeight {
   // is a multiple of 16, or all inputs. `kind` is a `Zero`. `table` is for codes that are places in one.
   Int8Weight(uintptr_t codes, bool is_signed, int64_t rows, int64_t inputs, int64_t stride, int bits,
              int64_t group_size, uintptr_t scales, uintptr_t minimums, int scale_type, int kind, int zero,
-             const StepArguments& steps, const Table& table) {
+             const StepArguments& steps, const Table& table, const VectorArguments& vectors) {
     require_shape(rows, inputs);
-    require((bits >= 2 && bits <= 8 && bits != 7) || bits == int(Codes::table3) || bits == int(Codes::table4),
-            "Codes are stored in 2 to 6 or 8 bits");
-    const bool in_pairs = bits_of(Codes(bits)) <= 4;
+    const bool are_vectors = bits == int(Codes::vectors);
+    require((bits >= 2 && bits <= 8 && bits != 7) || bits == int(Codes::table3) || bits == int(Codes::table4) || are_vectors,
+            "Codes are stored in 2 to 6 or 8 bits, or as vectors");
+    require(!are_vectors || inputs % 8 == 0, "Vectors are for inputs in eights");
+    const bool in_pairs = !are_vectors && bits_of(Codes(bits)) <= 4;
     require(!in_pairs || inputs % 2 == 0, "Codes in pairs are no whole number of bytes");
-    require(stride >= (in_pairs ? inputs / 2 : inputs) && stride <= kMostNumbers / rows,
+    require(stride >= (are_vectors ? 0 : in_pairs ? inputs / 2 : inputs) && stride <= kMostNumbers / rows,
             "The codes have rows that overlap");
     require(!is_signed || bits == 8, "Signed codes are stored in 8 bits");
     require(group_size > 0 && inputs % group_size == 0, "The group does not divide the inputs");
@@ -47,15 +55,17 @@ class Int8Weight : public PackedWeight {
     const Float type = float_type(scale_type, "The scales");
     require(type != Float::bf16, "Scales are float32 or float16");
     const int64_t unit = small ? 16 : 32, group = group_size == inputs ? (inputs + unit - 1) / unit : group_size / unit;
-    weight_ = {Codes(bits), Zero(kind), zero, rows, inputs, unit, group, nullptr, type, nullptr, nullptr, {}, {}};
+    weight_ = {Codes(bits), Zero(kind), zero, rows, inputs, unit, group, nullptr, type, nullptr, nullptr, {}, {}, {}};
     std::copy(table.begin(), table.end(), weight_.table);
     set_steps(steps);
+    VectorSource places{nullptr, nullptr, 0};
+    if (are_vectors) places = set_vectors(codes, vectors);
     const CodeSource source{pointer<const uint8_t>(codes, 1, "The codes"), stride, is_signed};
     const int64_t size = weight_.steps.span > 0 ? 1 : bytes_of(type);
     const void* factors = pointer<const void>(scales, size, "The scales");
     const void* low = nullptr;
     if (has_own_minimums()) low = pointer<const void>(minimums, kind == int(Zero::points) ? 1 : size, "The minimums");
-    pack(source, factors, low);
+    pack(source, places, factors, low);
   }
 
   void linear(uintptr_t x, int x_type, int64_t stride, int64_t tokens, uintptr_t out, int out_type,
@@ -134,16 +144,42 @@ class Int8Weight : public PackedWeight {
   int64_t grain() const { return 1 + (1 << 14) / weight_.inputs; }
 
   // Minimums that do not lie in one byte with scales.
-  bool has_own_minimums() const { return weight_.has_minimums() && !weight_.steps.in_nibbles; }
+  bool has_own_minimums() const { return weight_.has_minimums() && weight_.steps.multiples != Multiples::both; }
+
+  VectorSource set_vectors(uintptr_t places, const VectorArguments& arguments) {
+    const auto [signs, table, count, length, sign_bits, shift, has_wide_shifts] = arguments;
+    require((length == 4 || length == 8) && count > 0 && count <= 256 << 3, "Vectors are up to 2,048 of 4 or 8 inputs");
+    require(sign_bits == 0 || sign_bits == 7 || sign_bits == 8, "Signs have 7 or 8 bits for 8 inputs");
+    require(shift >= 0 && shift < 256 && (shift == 0 || (length == 8 && sign_bits == 0)),
+            "Shifts are bytes, of vectors of 8 inputs without signs");
+    require(!has_wide_shifts || shift > 0, "There are no shifts that could be for 32 inputs");
+    int planes = 0;
+    while (count > int64_t(256) << planes) ++planes;
+    const uint8_t* from = pointer<const uint8_t>(table, 1, "The table");
+    weight_.vectors = {shared_table(from, count * length), length, planes, sign_bits, shift, has_wide_shifts};
+    return {pointer<const uint16_t>(places, 2, "The places"),
+            sign_bits == 0 ? nullptr : pointer<const uint8_t>(signs, 1, "The signs"), count};
+  }
+
+  // Tables that many weights have, which are few: one copy for all, and for good.
+  static const uint8_t* shared_table(const uint8_t* from, int64_t bytes) {
+    static std::mutex mutex;
+    static std::set<std::string> tables;
+    const std::lock_guard<std::mutex> guard(mutex);
+    return reinterpret_cast<const uint8_t*>(tables.emplace(from, from + bytes).first->data());
+  }
 
   void set_steps(const StepArguments& arguments) {
-    const auto [span, in_nibbles, unit, scales, minimums] = arguments;
+    const auto [span, multiples, unit, scales, minimums] = arguments;
     require(span >= 0, "A coarse scale has a number of groups");
     if (span == 0) return;
     require(span * weight_.group * weight_.unit == kChunkBlocks * kBlockInputs, "Coarse scales are of 256 inputs");
     require(weight_.kind != Zero::points, "Zero points have scales of their own");
-    require(!in_nibbles || weight_.kind == Zero::minimums, "Scales in nibbles have minimums beside them");
-    weight_.steps = {span, in_nibbles, unit, nullptr, nullptr};
+    require(multiples >= 0 && multiples <= 2, "Multiples lie in no known way");
+    const Multiples how = Multiples(multiples);
+    require(how != Multiples::both || weight_.kind == Zero::minimums, "Scales in nibbles have minimums beside them");
+    require(how != Multiples::odd || !weight_.has_minimums(), "Odd multiples have no minimums");
+    weight_.steps = {span, how, unit, nullptr, nullptr};
     coarse_ = packed(pointer<const void>(scales, 2, "The coarse scales"));
     weight_.steps.scales = coarse_.data();
     if (!weight_.has_minimums()) return;
@@ -160,7 +196,7 @@ class Int8Weight : public PackedWeight {
     return to;
   }
 
-  void pack(const CodeSource& source, const void* scales, const void* minimums) {
+  void pack(const CodeSource& source, const VectorSource& vectors, const void* scales, const void* minimums) {
     const int64_t panels = panels_of(weight_.rows);
     codes_ = Bytes::beside_others(panels * weight_.panel_bytes());
     scales_ = Bytes::beside_others(weight_.scale_at(panels, 0));
@@ -168,7 +204,11 @@ class Int8Weight : public PackedWeight {
     std::atomic<bool> fit{true};
     pool().run(panels, 1, [&](int64_t begin, int64_t end) {
       for (int64_t panel = begin; panel < end; ++panel) {
-        if (!pack_codes(weight_, source, panel, codes_.data() + panel * weight_.panel_bytes())) fit = false;
+        uint8_t* codes = codes_.data() + panel * weight_.panel_bytes();
+        if (vectors.places == nullptr ? !pack_codes(weight_, source, panel, codes)
+                                      : !pack_vectors(weight_, vectors, panel, codes)) {
+          fit = false;
+        }
         pack_scales(scales, panel, scales_.data(), weight_.steps.span > 0);
         if (minimums == nullptr) continue;
         pack_scales(minimums, panel, minimums_.data(), weight_.steps.span > 0 || weight_.kind == Zero::points);
@@ -177,11 +217,12 @@ class Int8Weight : public PackedWeight {
     require(fit, "There are codes that need more bits than the weight says");
     weight_.data = codes_.data();
     weight_.scales = scales_.data();
-    weight_.minimums = weight_.steps.in_nibbles ? scales_.data() : minimums_.data();
+    weight_.minimums = weight_.steps.multiples == Multiples::both ? scales_.data() : minimums_.data();
   }
 
   void pack_scales(const void* from, int64_t panel, uint8_t* to, bool are_bytes) const {
-    if (are_bytes) return pack_numbers<uint8_t>(from, weight_.rows, weight_.groups(), panel, to);
+    const int64_t bytes = weight_.steps.multiples == Multiples::odd ? weight_.groups() / 2 : weight_.groups();
+    if (are_bytes) return pack_numbers<uint8_t>(from, weight_.rows, bytes, panel, to);
     if (weight_.scale_type == Float::f32) return pack_numbers<float>(from, weight_.rows, weight_.groups(), panel, to);
     pack_numbers<uint16_t>(from, weight_.rows, weight_.groups(), panel, to);
   }
@@ -230,11 +271,11 @@ void bind_linear_int8(nb::module_& m) {
         nb::arg("steps"), nb::arg("coarse"), Unlocked());
   nb::class_<Int8Weight, PackedWeight>(m, "Int8Weight", "A matrix of codes in panels; see packed_int8.py.")
       .def(nb::init<uintptr_t, bool, int64_t, int64_t, int64_t, int, int64_t, uintptr_t, uintptr_t, int, int, int,
-                    const StepArguments&, const Table&>(),
+                    const StepArguments&, const Table&, const VectorArguments&>(),
            nb::arg("codes"), nb::arg("is_signed"), nb::arg("rows"), nb::arg("inputs"), nb::arg("stride"),
            nb::arg("bits"), nb::arg("group_size"), nb::arg("scales"), nb::arg("minimums"), nb::arg("scale_type"),
            nb::arg("kind"), nb::arg("zero"), nb::arg("steps") = StepArguments(0, false, 1.0f, 0, 0),
-           nb::arg("table") = Table{}, Unlocked())
+           nb::arg("table") = Table{}, nb::arg("vectors") = VectorArguments(0, 0, 0, 0, 0, 0, false), Unlocked())
       .def("linear", &Int8Weight::linear, nb::arg("x"), nb::arg("x_type"), nb::arg("stride"), nb::arg("tokens"),
            nb::arg("out"), nb::arg("out_type"), nb::arg("isa") = "", nb::arg("exact") = false, Unlocked())
       .def("rows", &Int8Weight::rows, nb::arg("index"), nb::arg("count"), nb::arg("out"), nb::arg("out_type"),

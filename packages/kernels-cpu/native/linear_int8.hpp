@@ -10,6 +10,7 @@
 //   4 bits: 4 x 128 bytes of two quads, the even one in the low nibbles. 512 in all.
 //   2 bits: 2 x 128 bytes of four quads, the first in the lowest bits. 256 in all.
 //   3 bits: the same, then 128 bytes of upper bits, bit q for quad q. 384 in all.
+//   vectors: see linear_int8_vectors.hpp.
 // Decoding reads all weights for each token, so fewer bytes are faster; many tokens widen a chunk to 8 bits first.
 #pragma once
 
@@ -23,10 +24,12 @@ namespace modulm {
 inline constexpr int64_t kBlockInputs = 32;
 inline constexpr int64_t kChunkBlocks = 8;  // widened at once: 8 KiB
 
-enum class Codes : int { bits2 = 2, bits3 = 3, bits4 = 4, bits5 = 5, bits6 = 6, bits8 = 8, table3 = 19, table4 = 20 };
+enum class Codes : int {
+  bits2 = 2, bits3 = 3, bits4 = 4, bits5 = 5, bits6 = 6, bits8 = 8, table3 = 19, table4 = 20, vectors = 32
+};
 
 // Of `table` codes, codes of 8 bits are what stands in a table at their place.
-inline constexpr bool in_table(Codes codes) { return int(codes) >= 16; }
+inline constexpr bool in_table(Codes codes) { return int(codes) >= 16 && codes != Codes::vectors; }
 inline constexpr int bits_of(Codes codes) { return int(codes) & 15; }
 
 inline constexpr int64_t kQuadBytes = 4 * kPanelRows;
@@ -63,14 +66,37 @@ enum class Zero : int {
   points = 3,    // the same, each minimum being -byte * scale
 };
 
-// Scales, and minimums, that are whole multiples of coarser ones: `unit` * coarse * multiple, exactly. Multiples are signed
-// bytes; or nibbles, those of scales low and those of minimums high in one byte.
+// How multiples of a coarser scale lie.
+enum class Multiples : int {
+  bytes = 0,  // signed
+  both = 1,   // nibbles of one byte, those of scales low and those of minimums high
+  odd = 2,    // 2 * nibble + 1, those of a group with an even number low and those of the next high in one byte
+};
+
+// Scales, and minimums, that are whole multiples of coarser ones: `unit` * coarse * multiple, exactly.
 struct Steps {
   int64_t span = 0;  // groups per coarse scale, which are a chunk's; 0: scales are numbers of their own
-  bool in_nibbles = false;
+  Multiples multiples = Multiples::bytes;
   float unit = 1.0f;
   const uint8_t* scales = nullptr;    // coarse ones, float16 [panel][groups / span][32]
   const uint8_t* minimums = nullptr;  // same shape, or null
+};
+
+// Codes that are vectors of a table: which one for each 4 or 8 inputs, and for 8 inputs their signs, or whether all are
+// shifted.
+struct Vectors {
+  const uint8_t* table = nullptr;  // [places][length]; 128 is zero, 0 there is not
+  int length = 8;                  // inputs of a vector
+  int planes = 0;                  // bits of a place above the lowest eight, at most 3
+  int signs = 0;                   // bits of them for 8 inputs: 0, 8, or 7, where the eighth makes their number even
+  int shift = 0;                   // what a set bit adds to codes; 0: there are no such bits
+  bool has_wide_shifts = false;    // a bit is for 32 inputs, not for 8
+
+  int64_t place_bytes() const { return kPanelRows + planes * kPanelRows / 8; }
+  int64_t shift_bytes() const { return shift != 0 && !has_wide_shifts ? kPanelRows / 8 : 0; }
+  int64_t eight_bytes() const { return 8 / length * place_bytes() + shift_bytes() + signs * kPanelRows / 8; }
+  int64_t head_bytes() const { return has_wide_shifts ? kPanelRows / 8 : 0; }
+  int64_t bytes() const { return head_bytes() + kBlockInputs / 8 * eight_bytes(); }  // of a block
 };
 
 struct Int8Panels {
@@ -87,16 +113,19 @@ struct Int8Panels {
   const uint8_t* minimums;  // same shape and type, or bytes (`points`), or null
   Steps steps{};            // `scales` and `minimums` are multiples
   uint8_t table[16] = {};   // of `table` codes
+  Vectors vectors{};
 
   int64_t blocks() const { return (inputs + kBlockInputs - 1) / kBlockInputs; }
   int64_t units() const { return (inputs + unit - 1) / unit; }
   int64_t groups() const { return (units() + group - 1) / group; }
-  int64_t panel_bytes() const { return blocks() * block_bytes(codes); }
+  int64_t bytes_of_block() const { return codes == Codes::vectors ? vectors.bytes() : block_bytes(codes); }
+  int64_t panel_bytes() const { return blocks() * bytes_of_block(); }
   bool has_minimums() const { return kind == Zero::minimums || kind == Zero::points; }
   int64_t number_at(int64_t panel, int64_t group_number) const {
     return (panel * groups() + group_number) * kPanelRows;
   }
   int64_t scale_at(int64_t panel, int64_t group_number) const {
+    if (steps.multiples == Multiples::odd) return (panel * groups() / 2 + group_number / 2) * kPanelRows;
     return number_at(panel, group_number) * (steps.span > 0 ? 1 : bytes_of(scale_type));
   }
   int64_t minimum_at(int64_t panel, int64_t group_number) const {

@@ -31,7 +31,22 @@ inline void with_width(Codes codes, const Body& body) {
     case Codes::bits8: return body.template operator()<Codes::bits8>();
     case Codes::table3: return body.template operator()<Codes::table3>();
     case Codes::table4: return body.template operator()<Codes::table4>();
+    case Codes::vectors: return body.template operator()<Codes::vectors>();
   }
+}
+
+template <class Byte>
+inline Ints load_as_ints(const uint8_t* from) {
+  [[maybe_unused]] constexpr bool is_signed = Byte(-1) < Byte(0);
+#if defined(__AVX512F__)
+  const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
+  return is_signed ? _mm512_cvtepi8_epi32(bytes) : _mm512_cvtepu8_epi32(bytes);
+#elif defined(__AVX2__)
+  const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from));
+  return is_signed ? _mm256_cvtepi8_epi32(bytes) : _mm256_cvtepu8_epi32(bytes);
+#else
+  return Ints{Byte(from[0]), Byte(from[1]), Byte(from[2]), Byte(from[3])};
+#endif
 }
 
 // Quad `quad` of a block for the lanes from `row` on, as it is stored.
@@ -53,30 +68,6 @@ inline Ints quad_codes(const Int8Panels& weight, const uint8_t* block, int row) 
   const Ints stored = stored_codes<width, quad>(block, row);
   if constexpr (in_table(width)) return bytes_of_table(weight.table, stored);
   return stored;
-}
-
-// The same for a quad that is not known to the compiler.
-template <Codes width>
-inline Ints any_quad_codes(const Int8Panels& weight, const uint8_t* block, int row, int quad) {
-  if constexpr (width == Codes::bits8) return load_bytes(block + row * 4 + quad * kQuadBytes);
-  Ints codes{};
-  quads_in_turn<8>([&](auto number) {
-    if (number == quad) codes = quad_codes<width, int(number)>(weight, block, row);
-  });
-  return codes;
-}
-
-// Blocks of any width -> blocks of 8 bits.
-template <Codes width>
-inline void widen_blocks(const Int8Panels& weight, const uint8_t* from, int64_t blocks, uint8_t* to) {
-  for (int64_t block = 0; block < blocks; ++block) {
-    quads_in_turn<8>([&](auto quad) {
-      for (int row = 0; row < int(kPanelRows); row += kLanes) {
-        store_bytes(to + block * 1024 + quad * kQuadBytes + row * 4,
-                    quad_codes<width, int(quad)>(weight, from + block * block_bytes(width), row));
-      }
-    });
-  }
 }
 
 }  // namespace

@@ -2,10 +2,8 @@
 // load, and for the few rows of an embedding.
 #pragma once
 
-#include <cstring>
-
 #include "linear_dense_arguments.hpp"
-#include "linear_int8.hpp"
+#include "linear_int8_vectors.hpp"
 
 namespace modulm {
 
@@ -107,12 +105,16 @@ struct Int8Row {
     return reinterpret_cast<const float*>(from)[lane];
   }
   float multiple(const uint8_t* from, int shift, const uint8_t* coarse, int64_t group) const {
-    const int times = weight.steps.in_nibbles ? from[lane] >> shift & 15 : int8_t(from[lane]);
+    const int nibble = from[lane] >> shift & 15;
+    const int times = weight.steps.multiples == Multiples::bytes  ? int8_t(from[lane])
+                      : weight.steps.multiples == Multiples::both ? nibble
+                                                                  : 2 * nibble + 1;
     return number(coarse + weight.coarse_at(panel, group), Float::f16) * weight.steps.unit * float(times);
   }
   float scale(int64_t group) const {
     const uint8_t* from = weight.scales + weight.scale_at(panel, group);
-    return weight.steps.span > 0 ? multiple(from, 0, weight.steps.scales, group) : number(from, weight.scale_type);
+    const int shift = weight.steps.multiples == Multiples::odd ? int(group % 2 * 4) : 0;
+    return weight.steps.span > 0 ? multiple(from, shift, weight.steps.scales, group) : number(from, weight.scale_type);
   }
   // What is added to code * scale.
   float minimum(int64_t group, float scale) const {
@@ -123,6 +125,16 @@ struct Int8Row {
   }
 };
 
+// Code `input` of row `row` of a panel, as it is multiplied.
+inline int number_of(const Int8Panels& weight, const uint8_t* panel, int64_t row, int64_t input) {
+  const uint8_t* block = panel + input / kBlockInputs * weight.bytes_of_block();
+  if (weight.codes == Codes::vectors) {
+    return int(Eight(weight.vectors, block, input % kBlockInputs / 8).codes(row) >> input % 8 * 8 & 255);
+  }
+  const unsigned stored = get_code(weight.codes, block, row, input % kBlockInputs);
+  return in_table(weight.codes) ? weight.table[stored] : int(stored);
+}
+
 inline void put_int8_row(const Int8Panels& weight, int64_t row, void* to, Float type, int64_t at) {
   const uint8_t* panel = weight.data + row / kPanelRows * weight.panel_bytes();
   const Int8Row numbers{weight, row / kPanelRows, row % kPanelRows};
@@ -130,9 +142,7 @@ inline void put_int8_row(const Int8Panels& weight, int64_t row, void* to, Float 
     const int64_t group = first / weight.unit / weight.group;
     const float scale = numbers.scale(group), minimum = numbers.minimum(group, scale);
     for (int64_t input = first; input < first + weight.unit && input < weight.inputs; ++input) {
-      const uint8_t* block = panel + input / kBlockInputs * block_bytes(weight.codes);
-      const unsigned stored = get_code(weight.codes, block, row % kPanelRows, input % kBlockInputs);
-      const int code = in_table(weight.codes) ? weight.table[stored] : int(stored);
+      const int code = number_of(weight, panel, row % kPanelRows, input);
       put(weight.kind == Zero::shift ? float(code - weight.zero) * scale : float(code) * scale + minimum, to, type,
           at + input);
     }

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "linear_dense_tile.hpp"
-#include "linear_int8_codes.hpp"
+#include "linear_int8_unpack.hpp"
 
 namespace modulm::MODULM_ISA {
 namespace {
@@ -12,18 +12,10 @@ inline Vec load_scales(const uint8_t* from, Float type, int lane) {
   return load(reinterpret_cast<const float*>(from) + lane);
 }
 
-template <class Byte>
-inline Ints load_as_ints(const uint8_t* from) {
-  [[maybe_unused]] constexpr bool is_signed = Byte(-1) < Byte(0);
-#if defined(__AVX512F__)
-  const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
-  return is_signed ? _mm512_cvtepi8_epi32(bytes) : _mm512_cvtepu8_epi32(bytes);
-#elif defined(__AVX2__)
-  const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from));
-  return is_signed ? _mm256_cvtepi8_epi32(bytes) : _mm256_cvtepu8_epi32(bytes);
-#else
-  return Ints{Byte(from[0]), Byte(from[1]), Byte(from[2]), Byte(from[3])};
-#endif
+// `Multiples::odd` of a group, of the byte that two share.
+inline Vec odd_times(const uint8_t* from, int64_t group) {
+  const Ints pair = load_as_ints<uint8_t>(from), nibble = both(group % 2 == 0 ? pair : shifted_right<4>(pair), all_ints(15));
+  return to_floats(either(shifted_right<-1>(nibble), all_ints(1)));
 }
 
 // Scales and minimums of a panel.
@@ -63,13 +55,16 @@ struct Scales {
     const int64_t at = group / weight.steps.span * (kPanelRows * 2);
     return load_scales(from + at, Float::f16, row) * all(weight.steps.unit);
   }
-  Vec scale_times(int64_t group, int row) const { return times<0>(scales + group * scale_bytes + row); }
+  Vec scale_times(int64_t group, int row) const {
+    if (weight.steps.multiples == Multiples::odd) return odd_times(scales + group / 2 * kPanelRows + row, group);
+    return times<0>(scales + group * scale_bytes + row);
+  }
   Vec minimum_times(int64_t group, int row) const { return times<4>(minimums + group * minimum_bytes + row); }
 
  private:
   template <int shift>
   Vec times(const uint8_t* from) const {
-    if (!weight.steps.in_nibbles) return to_floats(load_as_ints<int8_t>(from));
+    if (weight.steps.multiples == Multiples::bytes) return to_floats(load_as_ints<int8_t>(from));
     return to_floats(both(shifted_right<shift>(load_as_ints<uint8_t>(from)), all_ints(15)));
   }
 };
@@ -111,10 +106,18 @@ struct ChunkScales {
   void fill_multiples(const Scales& from, int64_t end, int row) {
     const int64_t group = from.group_of(first);
     const Vec coarse = from.coarse(from.coarse_scales, group, row);
+    if (weight.steps.multiples == Multiples::odd) return fill_odd(from.scales + row, from.group_shift, end, coarse, scales + row);
     for (int64_t unit = first; unit < end; ++unit) put(scales, unit, row, coarse * from.scale_times(from.group_of(unit), row));
     if (!weight.has_minimums()) return;
     const Vec low = from.coarse(from.coarse_minimums, group, row);
     for (int64_t unit = first; unit < end; ++unit) put(minimums, unit, row, low * from.minimum_times(from.group_of(unit), row));
+  }
+
+  void fill_odd(const uint8_t* pairs, int group_shift, int64_t end, Vec coarse, float* to) const {
+    for (int64_t unit = first; unit < end; ++unit, to += kPanelRows) {
+      const int64_t group = unit >> group_shift;
+      store(to, coarse * odd_times(pairs + group / 2 * kPanelRows, group));
+    }
   }
 };
 
@@ -132,10 +135,9 @@ void add_high(const Scales& scales, const uint8_t* panel, const QuantizedRows& x
   const HighQuad* high = x.high + token * x.num_groups;
   for (const HighQuad* end = high + x.num_high[token]; high < end; ++high) {
     const int64_t input = high->unit * unit + high->quad * 4, group = scales.group_of(high->unit);
-    const uint8_t* block = panel + input / kBlockInputs * block_bytes(width);
     const Ints start = all_ints(start_of<range>(scales.weight, high->sum)), four = four_inputs(high->codes);
     for (int row = 0; row < kPanel; row += kLanes) {
-      const Ints codes = any_quad_codes<width>(scales.weight, block, row, int(input % kBlockInputs / 4));
+      const Ints codes = any_quad_codes<width>(scales.weight, panel, row, input / 4);
       const Vec factor = scales.scale(group, row) * all(high->scale);
       store(sums + row, fma(to_floats(add_products<range>(start, codes, four)), factor, load(sums + row)));
     }

@@ -21,6 +21,7 @@ from modulm.interfaces.quantization import (
     GroupedInt,
     QuantizationScheme,
     Reordered,
+    VectorCodebook,
 )
 from modulm.interfaces.recipe import Recipe
 from modulm.interfaces.support import Accepted, Rejected
@@ -88,10 +89,16 @@ def make(kind, rows, seed, **changes):
     if kind is Codebook4:
         book = changes.get("codebook", np.arange(16, dtype=np.float32))
         return Codebook4(codes=codes, scales=rand(rows, 4, seed=seed), group_size=8, codebook=book, **shape)
+    if kind is VectorCodebook:
+        book = changes.get("codebook", np.arange(256 * 4, dtype=np.float32).reshape(256, 4))
+        places, signs = codes[:, :8].astype(np.uint16), codes[:, :4]
+        return VectorCodebook(
+            codes=places, signs=signs, scales=rand(rows, 2, seed=seed), group_size=16, codebook=book, **shape
+        )
     return BlockFloat4(codes=codes, scales=rand(rows, 2, seed=seed), group_size=16, **shape)
 
 
-@pytest.mark.parametrize("kind", [Dense, GroupedInt, ChannelInt8, Float8, Codebook4, BlockFloat4])
+@pytest.mark.parametrize("kind", [Dense, GroupedInt, ChannelInt8, Float8, Codebook4, VectorCodebook, BlockFloat4])
 def test_stacked_equals_its_parts(kind):
     parts = [make(kind, rows, seed) for seed, rows in enumerate((6, 2, 4))]
     whole = stacked(parts)
@@ -101,7 +108,9 @@ def test_stacked_equals_its_parts(kind):
     assert torch.equal(dequantize(whole, torch.float32, slice(0, 12)), expected)
 
 
-@pytest.mark.parametrize("kind", [Dense, GroupedInt, ChannelInt8, Float8, Codebook4, BlockFloat4, Reordered, Encoded])
+@pytest.mark.parametrize(
+    "kind", [Dense, GroupedInt, ChannelInt8, Float8, Codebook4, VectorCodebook, BlockFloat4, Reordered, Encoded]
+)
 def test_halves_stored_in_turn_are_put_in_order(kind):
     if kind is Reordered:
         inner = make(GroupedInt, 8, 3)
@@ -125,6 +134,7 @@ def test_halves_stored_in_turn_are_put_in_order(kind):
         [make(GroupedInt, 4, 0), make(GroupedInt, 4, 0, bits=3)],
         [make(GroupedInt, 4, 0), make(GroupedInt, 4, 0, group_size=16)],
         [make(Codebook4, 4, 0), make(Codebook4, 4, 0, codebook=np.ones(16, np.float32))],
+        [make(VectorCodebook, 4, 0), make(VectorCodebook, 4, 0, codebook=np.ones((256, 4), np.float32))],
         [make(Float8, 4, 0), make(Float8, 4, 0, block=(2, 16))],
     ],
 )

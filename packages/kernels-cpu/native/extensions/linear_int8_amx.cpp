@@ -14,9 +14,14 @@ class Widen {
   // A block of 32 inputs.
   void operator()(int64_t panel, int64_t block, uint8_t* to) const {
     const Scales scales(weight_, panel);
-    const uint8_t* codes = weight_.data + panel * weight_.panel_bytes() + block * block_bytes(width);
-    for (int64_t at = 0; at < block_bytes(width); at += 64) {  // of the next panel, as few tokens wait for memory
-      __builtin_prefetch(codes + weight_.panel_bytes() + at, 0, 2);
+    const uint8_t* codes = weight_.data + panel * weight_.panel_bytes() + block * weight_.bytes_of_block();
+    alignas(64) uint8_t wide[width == Codes::vectors ? 1024 : 64];
+    if constexpr (width == Codes::vectors) {
+      widen_blocks<width>(weight_, codes, 1, wide), codes = wide;
+    } else {
+      for (int64_t at = 0; at < block_bytes(width); at += 64) {  // of the next panel, as few tokens wait for memory
+        __builtin_prefetch(codes + weight_.panel_bytes() + at, 0, 2);
+      }
     }
     for (int row = 0; row < kPanel; row += kLanes) {
       if (weight_.unit == 32) {
@@ -37,7 +42,7 @@ class Widen {
                                                : scale * all(-float(weight_.zero));
     quads_in_turn<count>([&](auto number) {
       constexpr int quad = first + int(number);
-      const Ints codes = quad_codes<width, quad>(weight_, block, row);
+      const Ints codes = quad_codes<unpacked, quad>(weight_, block, row);
       const auto value = [&](auto byte) {
         const Ints code = both(shifted_right<byte * 8>(codes), all_ints(255));
         return fma(to_floats(code), scale, minimum);
@@ -48,6 +53,7 @@ class Widen {
     });
   }
 
+  static constexpr Codes unpacked = width == Codes::vectors ? Codes::bits8 : width;
   const Int8Panels& weight_;
 };
 

@@ -95,6 +95,40 @@ void multiply_chunk(const ChunkScales& scales, const uint8_t* codes, int64_t blo
   }
 }
 
+// Blocks [first, last) of a panel of vectors, which begin at `from`, times one token: products are added up while the next
+// vectors are looked up, which a block of 8 bits in memory would keep apart.
+template <int length, int signs, int planes, int unit>
+[[gnu::noinline]] void multiply_vectors(const ChunkScales& scales, const uint8_t* from, int64_t first, int64_t last,
+                                        const QuantizedRows& x, int64_t token, float* sums) {
+  constexpr int vectors = kPanel / kLanes, units = int(kBlockInputs) / unit;
+  const Vectors kind = known<length, signs, planes>(scales.weight.vectors);
+  Vec totals[vectors];
+  for (int v = 0; v < vectors; ++v) totals[v] = load(sums + v * kLanes);
+  for (int64_t block = first; block < last; ++block, from += kind.bytes()) {
+    for (int number = 0; number < units && block * units + number < x.num_groups; ++number) {
+      const int64_t at = token * x.num_groups + block * units + number;
+      const int8_t* codes = x.codes + at * unit;
+      Ints products[vectors];
+      for (int v = 0; v < vectors; ++v) products[v] = all_ints(start_of<Codes::bits8>(scales.weight, x.code_sums[at]));
+      for (int eight = 0; eight < unit / 8; ++eight) {
+        const Eight stored(kind, from, number * (unit / 8) + eight);
+        ask_ahead(stored);
+        for (int v = 0; v < vectors; ++v) {
+          Ints low, high;
+          eight_codes<length, signs, planes>(stored, v * kLanes, low, high);
+          products[v] = add_products<Codes::bits8>(products[v], low, four_inputs(codes + eight * 8));
+          products[v] = add_products<Codes::bits8>(products[v], high, four_inputs(codes + eight * 8 + 4));
+        }
+      }
+      for (int v = 0; v < vectors; ++v) {
+        const Vec factor = scales.scale(block * units + number, v * kLanes) * all(x.scales[at]);
+        totals[v] = fma(to_floats(products[v]), factor, totals[v]);
+      }
+    }
+  }
+  for (int v = 0; v < vectors; ++v) store(sums + v * kLanes, totals[v]);
+}
+
 template <Codes width, int unit>
 void multiply_codes(const Int8Panels& weight, const QuantizedRows& x, const Output& out, int64_t begin, int64_t end,
                     int64_t first, int64_t last) {
@@ -103,20 +137,25 @@ void multiply_codes(const Int8Panels& weight, const QuantizedRows& x, const Outp
   alignas(64) uint8_t wide[kChunkBlocks * 1024];
   ChunkScales numbers(weight);
   // Where the range does not matter, code for it is made once.
-  constexpr bool is_wide = !kSignedBytes || in_table(width);
+  constexpr bool is_wide = !kSignedBytes || in_table(width) || width == Codes::vectors;
   constexpr Codes range = is_wide ? Codes::bits8 : width < Codes::bits5 ? Codes::bits5 : width;
-  const bool widen = width != Codes::bits8 && last - first > 2 * kIntTile;
+  constexpr bool are_vectors = width == Codes::vectors;
+  const bool widen = are_vectors || (width != Codes::bits8 && last - first > 2 * kIntTile);
   for (int64_t panel = begin; panel < end; ++panel) {
     const Scales scales{weight, panel};
     __builtin_memset(sums, 0, size_t(last - first) * kPanel * sizeof(float));
     for (int64_t block = 0; block < weight.blocks(); block += kChunkBlocks) {
       const int64_t stop = block + kChunkBlocks < weight.blocks() ? block + kChunkBlocks : weight.blocks();
-      const uint8_t* codes = weight.data + panel * weight.panel_bytes() + block * block_bytes(width);
+      const uint8_t* codes = weight.data + panel * weight.panel_bytes() + block * weight.bytes_of_block();
       numbers.fill(scales, block * per_block, stop * per_block < x.num_groups ? stop * per_block : x.num_groups);
-      if (widen) {
+      if (are_vectors && last - first == 1) {
+        with_vectors(weight.vectors, [&]<int length, int signs, int planes>() {
+          multiply_vectors<length, signs, planes, unit>(numbers, codes, block, stop, x, first, sums);
+        });
+      } else if (widen) {
         widen_blocks<width>(weight, codes, stop - block, wide);
         multiply_chunk<Codes::bits8, range, unit>(numbers, wide, block, stop, x, first, last, true, sums);
-      } else {
+      } else if constexpr (!are_vectors) {
         multiply_chunk<width, range, unit>(numbers, codes, block, stop, x, first, last, false, sums);
       }
     }
@@ -139,6 +178,7 @@ void fast(const Int8Panels& weight, const QuantizedRows& x, const Output& out, i
 // Dequantised weights, a chunk of the dense kernels at a time, rounded as `GroupedInt` and `ChannelInt8` say.
 template <Codes width>
 struct Dequantized {
+  static constexpr Codes unpacked = width == Codes::vectors ? Codes::bits8 : width;
   const Int8Panels& weight;
   alignas(64) float values[kChunk * kPanelRows];
 
@@ -146,12 +186,14 @@ struct Dequantized {
     const int64_t first = chunk * (kChunk / kBlockInputs), left = weight.blocks() - first;
     const Scales scales{weight, panel};
     for (int64_t block = 0; block < kChunk / kBlockInputs && block < left; ++block) {
-      const uint8_t* from = weight.data + panel * weight.panel_bytes() + (first + block) * block_bytes(width);
+      const uint8_t* from = weight.data + panel * weight.panel_bytes() + (first + block) * weight.bytes_of_block();
+      alignas(64) uint8_t wide[width == Codes::vectors ? 1024 : 64];
+      if constexpr (width == Codes::vectors) widen_blocks<width>(weight, from, 1, wide), from = wide;
       quads_in_turn<8>([&](auto quad) {
         const int64_t input = (first + block) * kBlockInputs + quad * 4;
         if (input >= weight.inputs) return;
         for (int row = 0; row < kPanel; row += kLanes) {
-          fill(scales, scales.group_of(input / weight.unit), quad_codes<width, int(quad)>(weight, from, row), row,
+          fill(scales, scales.group_of(input / weight.unit), quad_codes<unpacked, int(quad)>(weight, from, row), row,
                values + (block * kBlockInputs + quad * 4) * kPanelRows + row);
         }
       });

@@ -20,6 +20,7 @@ from modulm.interfaces.quantization import (
     Float8,
     GroupedInt,
     Reordered,
+    VectorCodebook,
     Weight,
 )
 from modulm.interfaces.support import Accepted, Rejected, Support
@@ -35,12 +36,13 @@ _OPS = ("linear", "embedding")
 _PRECISIONS = ("fast", "exact")
 _VARIABLE = "MODULM_KERNEL_PRECISION"
 
-_Q4, _INT8, _DENSE = "packed_q4", "packed_int8", "packed_dense"
+_Q4, _INT8, _VECTORS, _DENSE = "packed_q4", "packed_int8", "packed_vectors", "packed_dense"
 _MODULES: dict[type[Weight], str] = {
     GroupedInt: _Q4,
     Codebook4: _Q4,
     BlockFloat4: _Q4,
     ChannelInt8: _INT8,
+    VectorCodebook: _VECTORS,
     Dense: _DENSE,
     Float8: _DENSE,
 }

@@ -1,4 +1,4 @@
-"""Takes ggml's blocks apart: raw rows -> what `GroupedInt` and `Codebook4` hold.
+"""Takes ggml's blocks apart: raw rows -> what `GroupedInt`, `Codebook4` and `VectorCodebook` hold.
 
 All in numpy and exact: scale * code + minimum, each step rounded to float32, is what gguf's dequantisation gives, bit
 for bit (only a zero may lose its sign). Where a type has its bits is known to `blocks.py` and `grid_blocks.py`, which
@@ -31,6 +31,38 @@ class Layout(NamedTuple):
     split: Split
     half: bool = False
     codebook: tuple[float, ...] | None = None
+
+
+class VectorLayout(NamedTuple):
+    """How a type of vectors is taken apart.
+
+    `split` turns blocks uint8 [n, bytes] into places of vectors [n, elements / length], signs uint8 [n, elements / 8]
+    (or of no columns) and scales [n, groups]. `codebook` returns a type's vectors, by its name.
+    """
+
+    group_size: int
+    split: Callable[[Array], tuple[Array, Array, Array]]
+    codebook: Callable[[str], Array]
+    signed: bool = True
+
+
+def unpack_vectors(rows: Array, kind: GGMLType, layout: VectorLayout) -> tuple[Array, Array, Array]:
+    """Take rows uint8 [out_features, bytes] apart into codes, signs and scales as `VectorCodebook` has them."""
+    blocks = rows.reshape(-1, kind.size)
+    length = layout.codebook(kind.name).shape[1]
+    codes = np.empty((len(blocks), kind.block // length), np.uint16)
+    signs = np.empty((len(blocks), kind.block // 8 if layout.signed else 0), np.uint8)
+    scales = np.empty((len(blocks), kind.block // layout.group_size), np.float32)
+    step = _PIECE_ELEMENTS // kind.block
+    with np.errstate(all="ignore"):
+        for start in range(0, len(blocks), step):
+            piece = slice(start, start + step)
+            codes[piece], signs[piece], scales[piece] = layout.split(blocks[piece])
+
+    def by_rows(array: Array) -> Array:
+        return array.reshape(len(rows), array.size // len(rows))
+
+    return by_rows(codes), by_rows(signs), by_rows(scales)
 
 
 def unpack(rows: Array, kind: GGMLType, layout: Layout) -> tuple[Array, Array, Array | None]:

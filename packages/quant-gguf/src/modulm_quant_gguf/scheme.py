@@ -10,12 +10,20 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from modulm.errors import CheckpointError
-from modulm.interfaces.quantization import Codebook4, Dense, Encoded, GroupedInt, QuantizationScheme, Weight
+from modulm.interfaces.quantization import (
+    Codebook4,
+    Dense,
+    Encoded,
+    GroupedInt,
+    QuantizationScheme,
+    VectorCodebook,
+    Weight,
+)
 from modulm.interfaces.support import Accepted, Rejected, Support
 from modulm_quant_gguf import blocks, grid_blocks
 from modulm_quant_gguf.checkpoint import GGUFCheckpoint
 from modulm_quant_gguf.ggml_types import GGMLType
-from modulm_quant_gguf.layouts import unpack
+from modulm_quant_gguf.layouts import Layout, VectorLayout, unpack, unpack_vectors
 from modulm_quant_gguf.values import float32
 
 if TYPE_CHECKING:
@@ -26,7 +34,7 @@ if TYPE_CHECKING:
 
 _FLOATS = ("F32", "F16", "BF16", "F64")
 _WRITTEN = ("q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "f16", "bf16")
-LAYOUTS = blocks.LAYOUTS | grid_blocks.LAYOUTS
+LAYOUTS: dict[str, Layout | VectorLayout] = {**blocks.LAYOUTS, **grid_blocks.LAYOUTS}
 """How each type that a canonical kind holds is taken apart."""
 
 
@@ -92,8 +100,11 @@ def _quantized(rows: np.ndarray, kind: GGMLType, in_features: int, what: str) ->
     layout = LAYOUTS.get(kind.name)
     if layout is None:
         return _encoded(rows, kind, in_features, what)
-    codes, scales, minimums = unpack(rows, kind, layout)
     common: dict[str, Any] = {"out_features": len(rows), "in_features": in_features, "group_size": layout.group_size}
+    if isinstance(layout, VectorLayout):
+        codes, signs, scales = unpack_vectors(rows, kind, layout)
+        return VectorCodebook(**common, codes=codes, signs=signs, scales=scales, codebook=layout.codebook(kind.name))
+    codes, scales, minimums = unpack(rows, kind, layout)
     common |= {"codes": codes, "scales": scales}
     if layout.codebook is not None:
         return Codebook4(**common, codebook=np.array(layout.codebook, np.float32))

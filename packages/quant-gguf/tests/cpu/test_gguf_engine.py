@@ -108,7 +108,7 @@ def test_every_importance_matrix_and_ternary_type(quantized):
     path, theirs = quantized(
         "LlamaForCausalLM", {}, "llama", lambda layer, leaf: kinds[7 * layer + OF_A_LAYER.index(leaf)]
     )
-    check(path, theirs, Codebook4=12, GroupedInt=2)
+    check(path, theirs, VectorCodebook=8, Codebook4=4, GroupedInt=2)
 
 
 MIXTURES = {
@@ -130,7 +130,7 @@ def test_stacked_experts(name, quantized):
     path, theirs = quantized(
         architecture, EXPERTS | config, arch, lambda layer, leaf: wide.get(STACKED.get(leaf), (None, None))[layer]
     )
-    check(path, theirs, Codebook4=4 * 3, GroupedInt=4)
+    check(path, theirs, VectorCodebook=4 * 2, Codebook4=4, GroupedInt=4)
 
 
 def one_for_each(tensors):

@@ -9,7 +9,7 @@ import torch
 from ml_dtypes import bfloat16
 
 from modulm.errors import CheckpointError
-from modulm.interfaces.quantization import Codebook4, Dense, Encoded, GroupedInt
+from modulm.interfaces.quantization import Codebook4, Dense, Encoded, GroupedInt, VectorCodebook
 from modulm_quant_gguf.checkpoint import GGUFCheckpoint
 from modulm_quant_gguf.ggml_types import KNOWN
 from modulm_quant_gguf.scheme import LAYOUTS, GGUFScheme
@@ -27,6 +27,10 @@ def values(weight):
     if isinstance(weight, Encoded):
         return weight.decode(weight.data)
     codes = weight.codes
+    if isinstance(weight, VectorCodebook):
+        numbers = weight.codebook[codes].reshape(len(codes), -1)
+        signs = np.unpackbits(weight.signs, axis=1, bitorder="little") if weight.signs.size else np.zeros(1, np.uint8)
+        return grouped(weight.scales, weight) * np.where(signs, -numbers, numbers)
     if isinstance(weight, Codebook4) or weight.bits <= 4:
         codes = np.stack([codes & 15, codes >> 4], axis=-1).reshape(len(codes), -1)
     scales = grouped(weight.scales, weight)
@@ -56,7 +60,9 @@ def random_rows(name):
 def expected_kind(name):
     if name in FLOATS:
         return Dense
-    return Codebook4 if name in CODEBOOKS or name.startswith("IQ") else GroupedInt
+    if name in CODEBOOKS or name.startswith("IQ4"):
+        return Codebook4
+    return VectorCodebook if name.startswith("IQ") else GroupedInt
 
 
 @pytest.mark.parametrize("name", [name for name in DECODABLE if name != "F64"])

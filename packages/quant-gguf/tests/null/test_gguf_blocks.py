@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from modulm_quant_gguf.ggml_types import KNOWN, GGMLType, ggml_type
-from modulm_quant_gguf.layouts import unpack
+from modulm_quant_gguf.layouts import VectorLayout, unpack, unpack_vectors
 from modulm_quant_gguf.scheme import LAYOUTS
 from modulm_quant_gguf.values import DECODABLE
 
@@ -57,13 +57,25 @@ def values(codes, scales, minimums, layout):
     return scales * codes.astype(np.float32) + minimums.astype(np.float32).repeat(layout.group_size, axis=1)
 
 
+def values_of_vectors(codes, signs, scales, codebook, group_size):
+    numbers = codebook[codes].reshape(len(codes), -1)
+    if signs.size:
+        numbers = np.where(np.unpackbits(signs, axis=1, bitorder="little"), -numbers, numbers)
+    return scales.repeat(group_size, axis=1) * numbers
+
+
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_values_are_ggufs_bit_for_bit(name):
     kind, layout = BY_NAME[name], LAYOUTS[name]
     for raw in quantized(kind, 300, 2 * kind.block):
         assert len(raw) > 100
         expected = gguf.quants.dequantize(raw, gguf.GGMLQuantizationType(kind.number))
-        np.testing.assert_array_equal(values(*unpack(raw, kind, layout), layout), expected)
+        if isinstance(layout, VectorLayout):
+            book = layout.codebook(name)
+            found = values_of_vectors(*unpack_vectors(raw, kind, layout), book, layout.group_size)
+        else:
+            found = values(*unpack(raw, kind, layout), layout)
+        np.testing.assert_array_equal(found, expected)
 
 
 def test_pieces_do_not_show(monkeypatch):

@@ -15,6 +15,7 @@ from modulm.interfaces.quantization import (
     Float8,
     GroupedInt,
     Reordered,
+    VectorCodebook,
     Weight,
 )
 from modulm_testkit.oracles.weights import pack4
@@ -67,6 +68,17 @@ class RandomWeights:
             codebook=self._numbers(16),
         )  # fmt: skip
 
+    def vector_codebook(self) -> Weight:
+        """Return places of 256 vectors of 8 small integers, with signs."""
+        rows, inputs = self.shape
+        codes = self._rng.integers(0, 256, (rows, inputs // 8)).astype(np.uint16)
+        signs = self._rng.integers(0, 256, codes.shape).astype(np.uint8)
+        book = self._rng.integers(1, 50, (256, 8)).astype(np.float32)
+        return VectorCodebook(
+            **self.size, group_size=self.group_size, codes=codes, signs=signs, codebook=book,
+            scales=self._numbers(*self.groups) / 50,
+        )  # fmt: skip
+
     def block_float4(self, scale_dtype: str) -> Weight:
         """Return e2m1 with scales that are exponents ("uint8", "float8_e8m0fnu") or numbers."""
         codes = self._rng.integers(0, 16, self.shape)
@@ -106,6 +118,7 @@ KINDS: dict[str, Callable[[RandomWeights], Weight]] = {
     "Float8 by block": methodcaller("float8", "float8_e4m3fn", (4, 16)),
     "Float8 by odd block": methodcaller("float8", "float8_e4m3fn", (5, 24)),
     "Codebook4": methodcaller("codebook4"),
+    "VectorCodebook": methodcaller("vector_codebook"),
     **{
         f"BlockFloat4, {dtype}": methodcaller("block_float4", dtype)
         for dtype in ("uint8", "float8_e8m0fnu", "float8_e4m3fn", "float32")

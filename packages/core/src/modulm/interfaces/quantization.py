@@ -100,6 +100,28 @@ class Codebook4(Weight):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
+class VectorCodebook(Weight):
+    """Vectors of 4 or 8 neighbouring inputs out of a list (vector quantisation: GGUF's IQ1 to IQ3).
+
+    value = scales[row, i // group_size] * codebook[codes[row, i // length], i % length], negated where the sign is set.
+
+    Attributes:
+        group_size: Inputs per scale, a multiple of 8; divides in_features.
+        codes: uint16 [out_features, in_features / length], places in `codebook`.
+        codebook: float32 [vectors, length].
+        signs: uint8 [out_features, in_features / 8], bit i of a byte being that of its input i; or no columns, where
+            nothing is negated.
+        scales: float16 or float32 [out_features, in_features / group_size].
+    """
+
+    group_size: int
+    codes: "np.ndarray"
+    codebook: "np.ndarray"
+    signs: "np.ndarray"
+    scales: "np.ndarray"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
 class BlockFloat4(Weight):
     """Microscaling FP4 (e2m1) blocks: `codes` packed as in `GroupedInt`, `scales` one per block along a row.
 
@@ -145,6 +167,7 @@ CANONICAL: tuple[type[Weight], ...] = (
     ChannelInt8,
     Float8,
     Codebook4,
+    VectorCodebook,
     BlockFloat4,
     Encoded,
     Reordered,

@@ -19,6 +19,7 @@ from modulm.interfaces.quantization import (
     Float8,
     GroupedInt,
     Reordered,
+    VectorCodebook,
     Weight,
 )
 from modulm.reference.tensors import to_torch
@@ -97,6 +98,15 @@ def _codebook4(weight: Any, rows: Rows) -> torch.Tensor:
     return _scaled(values, weight.scales[rows].float(), weight.group_size)
 
 
+def _vector_codebook(weight: Any, rows: Rows) -> torch.Tensor:
+    codes = weight.codes.view(torch.int16)[rows].int() & 0xFFFF  # torch indexes uint16 nowhere
+    values = weight.codebook[codes].flatten(-2)
+    if weight.signs.shape[-1]:
+        bits = torch.arange(8, dtype=torch.uint8, device=values.device)
+        values = torch.where((weight.signs[rows][..., None] >> bits & 1).bool().flatten(-2), -values, values)
+    return _scaled(values, weight.scales[rows].float(), weight.group_size)
+
+
 def _block_float4(weight: Any, rows: Rows) -> torch.Tensor:
     table = torch.tensor(_E2M1, device=weight.codes.device)
     scales = weight.scales[rows] if weight.scales.itemsize > 1 else _byte_scales(weight.scales, rows)
@@ -131,6 +141,7 @@ KINDS: dict[type[Weight], Callable[[Any, Rows], torch.Tensor]] = {
     ChannelInt8: _channel_int8,
     Float8: _float8,
     Codebook4: _codebook4,
+    VectorCodebook: _vector_codebook,
     BlockFloat4: _block_float4,
     Encoded: _encoded,
     Reordered: _reordered,

@@ -19,6 +19,7 @@ from modulm.interfaces.quantization import (
     Float8,
     GroupedInt,
     Reordered,
+    VectorCodebook,
     Weight,
 )
 
@@ -87,15 +88,17 @@ def _float8_fits(first: Float8, part: Float8) -> bool:
     return part.block == first.block and part.out_features % part.block[0] == 0
 
 
+def _codebooks_fit(first: Any, part: Any) -> bool:
+    return first.group_size == part.group_size and np.array_equal(first.codebook, part.codebook)
+
+
 _RULES: dict[type[Weight], tuple[tuple[str, ...], Callable[[Any, Any], bool]]] = {
     Dense: (("data",), lambda a, b: True),
     GroupedInt: (("codes", "scales", "minimums"), lambda a, b: (a.bits, a.group_size) == (b.bits, b.group_size)),
     ChannelInt8: (("codes", "scales"), lambda a, b: True),
     Float8: (("data", "scales"), _float8_fits),
-    Codebook4: (
-        ("codes", "scales"),
-        lambda a, b: a.group_size == b.group_size and np.array_equal(a.codebook, b.codebook),
-    ),
+    Codebook4: (("codes", "scales"), _codebooks_fit),
+    VectorCodebook: (("codes", "signs", "scales"), _codebooks_fit),
     BlockFloat4: (("codes", "scales"), lambda a, b: a.group_size == b.group_size),
     Encoded: (("data",), lambda a, b: a.format == b.format and a.decode is b.decode),
 }

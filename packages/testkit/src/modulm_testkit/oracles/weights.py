@@ -11,6 +11,7 @@ from modulm.interfaces.quantization import (
     Float8,
     GroupedInt,
     Reordered,
+    VectorCodebook,
     Weight,
 )
 
@@ -46,6 +47,10 @@ def dequantised(weight: Weight) -> np.ndarray:
     if isinstance(weight, Codebook4):
         values = weight.codebook.astype(np.float64)[unpack4(weight.codes)]
         return _spread(weight.scales, weight.group_size) * values
+    if isinstance(weight, VectorCodebook):
+        values = weight.codebook.astype(np.float64)[weight.codes].reshape(len(weight.codes), -1)
+        signs = np.unpackbits(weight.signs, axis=1, bitorder="little") if weight.signs.size else 0
+        return _spread(weight.scales, weight.group_size) * np.where(signs, -values, values)
     if isinstance(weight, BlockFloat4):
         scales = weight.scales
         exponents = scales.dtype == np.uint8
@@ -95,6 +100,10 @@ def faults(weight: Weight) -> list[str]:
         check("codes", (rows, columns // 2), "uint8")
         check("scales", groups, "float16", "float32")
         check("codebook", (16,), "float32")
+    elif isinstance(weight, VectorCodebook):
+        check("codes", (rows, columns // weight.codebook.shape[1]), "uint16")
+        check("signs", (rows, columns // 8 if weight.signs.size else 0), "uint8")
+        check("scales", groups, "float16", "float32")
     elif isinstance(weight, BlockFloat4):
         check("codes", (rows, columns // 2), "uint8")
         check("scales", groups, "uint8", "float8_e8m0fnu", "float8_e4m3fn", "float16", "float32")
