@@ -31,7 +31,11 @@ _HAS_ODD = np.array([byte.bit_count() % 2 for byte in range(256)], bool)
 _MOST_VECTORS, _MOST_STEPS = 2048, 64
 _VARIABLE = "MODULM_KERNEL_MEMORY"
 _MEMORY = ("fast", "small")
-_PIECE = 1 << 20
+_PIECE = 1 << 16  # numbers: what is made of them stays in a core's cache
+_SIGNS = (
+    (np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little") << 3).view("<u8").reshape(-1)
+)
+"""A byte of signs as eight bytes, the highest of four bits in each."""
 
 
 class _Table(NamedTuple):
@@ -119,24 +123,27 @@ def _is_small() -> bool:
 
 
 def _written_out(weight: VectorCodebook) -> Codebook4 | None:
-    """Return the weight as codes of 4 bits; None where it has more than 16 values."""
+    """Return the weight as codes of 4 bits, the highest being the sign; None where that is not enough."""
     signed = weight.signs.shape[1] > 0
-    values = np.unique(np.concatenate([weight.codebook, -weight.codebook]) if signed else weight.codebook)
-    if len(values) > 16:
+    values = np.unique(weight.codebook)
+    if len(values) > (8 if signed else 16):
         return None
-    places = np.searchsorted(values, weight.codebook).astype(np.uint8)
-    negative = np.searchsorted(values, -values).astype(np.uint8) if signed else None
+    length = weight.codebook.shape[1]
+    vectors = np.searchsorted(values, weight.codebook).astype(np.uint8).view(f"<u{length}").reshape(-1)
     codes = np.empty((weight.out_features, weight.in_features // 2), np.uint8)
     at_once = max(1, _PIECE // weight.in_features)
     for row in range(0, weight.out_features, at_once):
         piece = slice(row, row + at_once)
-        part = places[weight.codes[piece]].reshape(-1, weight.in_features)
-        if negative is not None:
-            part = np.where(np.unpackbits(weight.signs[piece], axis=1, bitorder="little"), negative[part], part)
-        codes[piece] = part[:, ::2] | part[:, 1::2] << 4
+        eights = vectors[weight.codes[piece]].view("<u8")
+        if signed:
+            eights |= _SIGNS[weight.signs[piece]]
+        pairs = eights.view("<u2")
+        codes[piece] = (pairs | pairs >> 4).astype(np.uint8)
     shape = {"out_features": weight.out_features, "in_features": weight.in_features, "group_size": weight.group_size}
     codebook = np.zeros(16, np.float32)
     codebook[: len(values)] = values
+    if signed:
+        codebook[8 : 8 + len(values)] = -values
     return Codebook4(**shape, codes=codes, scales=weight.scales, codebook=codebook)
 
 
