@@ -52,15 +52,17 @@ struct Problem {
     weight.inputs = kChunkBlocks * kBlockInputs * (1 + random.below(2));
     weight.group = 1 + random.below(2);
     weight.steps.span = kChunkBlocks * kBlockInputs / weight.unit / weight.group;
-    weight.steps.in_nibbles = weight.kind == Zero::minimums && random.below(2) == 0;
+    if (weight.kind == Zero::minimums && random.below(2) == 0) weight.steps.multiples = Multiples::both;
     weight.steps.unit = 0.25f;
   }
+
+  bool in_nibbles() const { return weight.steps.multiples == Multiples::both; }
 
   void make_multiples(Random& random) {
     const int64_t columns = weight.coarse_groups();
     for (int64_t i = 0; i < weight.rows * columns; ++i) coarse.push_back(to_f16(float(random.below(9) - 4) / 64.0f));
     const auto multiple = [&](std::vector<uint8_t>& to, float factor) {
-      const int number = weight.steps.in_nibbles ? random.below(16) : random.below(256) - 128;
+      const int number = in_nibbles() ? random.below(16) : random.below(256) - 128;
       to.push_back(uint8_t(number));
       return factor * weight.steps.unit * float(number);
     };
@@ -69,7 +71,7 @@ struct Problem {
       const float factor = from_f16(coarse[size_t(row * columns + column)]);
       scales[size_t(at)] = multiple(multiples, factor);
       minimums[size_t(at)] = multiple(low_multiples, factor);
-      if (weight.steps.in_nibbles) multiples.back() = uint8_t(multiples.back() | low_multiples.back() << 4);
+      if (in_nibbles()) multiples.back() = uint8_t(multiples.back() | low_multiples.back() << 4);
     }
   }
 
@@ -86,7 +88,7 @@ struct Problem {
     }
     weight.data = data.data();
     weight.scales = packed_scales.data();
-    weight.minimums = weight.steps.in_nibbles ? weight.scales : packed_minimums.data();
+    weight.minimums = in_nibbles() ? weight.scales : packed_minimums.data();
     weight.steps.scales = weight.steps.minimums = packed_coarse.data();
   }
 
