@@ -44,7 +44,7 @@ inline void with_count(int64_t tokens, const Body& body) {
 }
 
 // The sums of words [word, end) of a panel, stored as [token][32 rows]; `word` begins a step. `lines.load(word, first,
-// second)` gives both inputs of all rows, `lines.scale(sums, word)` makes a step's sums what they count.
+// second)` gives both inputs of all rows.
 template <int tokens, class Lines>
 inline void add_lines(const Lines& lines, int64_t word, int64_t end, const Activations& x, float* sums) {
   const NoSubnormals none;
@@ -69,9 +69,7 @@ inline void add_lines(const Lines& lines, int64_t word, int64_t end, const Activ
     }
 #pragma GCC unroll 4
     for (int t = 0; t < tokens; ++t) {
-      Vec sums_of_step[2] = {first[t][0] + second[t][0], first[t][1] + second[t][1]};
-      lines.scale(sums_of_step, begin);
-      for (int v = 0; v < 2; ++v) totals[t][v] = totals[t][v] + sums_of_step[v];
+      for (int v = 0; v < 2; ++v) totals[t][v] = totals[t][v] + (first[t][v] + second[t][v]);
     }
   }
   for (int t = 0; t < tokens; ++t) {

@@ -45,14 +45,13 @@ inline void mark_nan_rows(const DensePanels& weight, int64_t panel, int64_t toke
 // where `most` is one.
 struct Span {
   int64_t begin, end, column;
-  bool begins_block, ends_block;
+  bool ends_block;
 
   Span(int64_t from, int64_t columns, int64_t block, const Activations& x, int64_t most) : begin(from) {
     if (columns == 1) block = x.words();
     column = from / block;
     const int64_t block_end = (column + 1) * block < x.words() ? (column + 1) * block : x.words();
     end = (from / most + 1) * most < block_end ? (from / most + 1) * most : block_end;
-    begins_block = from == column * block;
     ends_block = end == block_end;
   }
 };

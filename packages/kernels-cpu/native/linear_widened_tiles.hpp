@@ -29,6 +29,12 @@ Room& room_of_thread() {
   return *room;
 }
 
+// Of so many steps, how many are widened at once: parts of one size.
+inline int64_t steps_at_once(int64_t steps) {
+  const int64_t parts = std::max<int64_t>(1, (steps + kSteps / 2) / kSteps);
+  return (steps + parts - 1) / parts;
+}
+
 // A panel for at most 32 tokens: a step is widened while tiles multiply the one before.
 template <class Source>
 void multiply_few(const Source& source, const Activations& x, int64_t panel, int64_t token, bool both,
@@ -48,8 +54,7 @@ void multiply_few(const Source& source, const Activations& x, int64_t panel, int
 template <class Source>
 void multiply_many(const Source& source, float factor, const Activations& x, const Output& out, int64_t panel,
                    int64_t first, int64_t last, WideRoom& room) {
-  const int64_t steps = steps_of(x.inputs), stride = x.tokens * kWords;
-  const int64_t parts = std::max<int64_t>(1, (steps + kSteps / 2) / kSteps), most = (steps + parts - 1) / parts;
+  const int64_t steps = steps_of(x.inputs), most = steps_at_once(steps), stride = x.tokens * kWords;
   for (int64_t begin = 0; begin < steps; begin += most) {
     const int64_t count = std::min(steps - begin, most);
     for (int64_t step = 0; step < count; ++step) source(panel, begin + step, room.weights + step * kStepBytes);
@@ -57,7 +62,7 @@ void multiply_many(const Source& source, float factor, const Activations& x, con
     for (int64_t token = first; token < last; token += kGroup) {
       const int64_t tokens = std::min(last - token, kGroup);
       const bool both = tokens > kTokens, is_last = begin + count == steps;
-      float* sums = room.sums + (parts == 1 ? 0 : (token - first) * kPanel);
+      float* sums = room.sums + (most == steps ? 0 : (token - first) * kPanel);
       begin == 0 ? clear_sums() : load_sums(sums, both);
       const Results results(out, panel, token, is_last ? tokens : 0, factor);
       add_steps(step_of(x, begin, token), stride, room.weights, count, both);

@@ -44,7 +44,6 @@ struct Lines {
       first[v] = load_bf16_of_pair<0>(at), second[v] = load_bf16_of_pair<1>(at);
     }
   }
-  static void scale(Vec (&)[2], int64_t) {}
 };
 
 template <int tokens>

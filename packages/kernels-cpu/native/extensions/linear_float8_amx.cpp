@@ -40,13 +40,14 @@ class Product {
 
   // A panel for tokens [first, last), at most kMostOfPanel.
   void many(int64_t panel, int64_t first, int64_t last) {
-    for (int64_t begin = 0; begin < steps_; begin += kMostSteps) {
-      const int64_t end = std::min(begin + kMostSteps, steps_);
+    const int64_t most = steps_at_once(steps_);
+    for (int64_t begin = 0; begin < steps_; begin += most) {
+      const int64_t end = std::min(begin + most, steps_);
       widen(panel, begin, end - begin, room_.wide.weights);
       written();
       fill(panel, begin, end);
       for (int64_t token = first; token < last; token += kGroup) {
-        const int64_t next = std::min(token + kGroup, last), at = steps_ <= kMostSteps ? 0 : (token - first) * kPanel;
+        const int64_t next = std::min(token + kGroup, last), at = most == steps_ ? 0 : (token - first) * kPanel;
         add(begin, end, token, next - token, room_.wide.sums + at, room_.totals + at);
         if (end == steps_) put(panel, token, next, room_.totals + at);
       }

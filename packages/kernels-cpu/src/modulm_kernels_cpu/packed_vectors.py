@@ -8,15 +8,14 @@ is the other shifted, scales that are odd multiples. What is not so takes more m
 """
 
 import math
-import os
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from modulm.errors import ConfigError
 from modulm.interfaces.quantization import Codebook4, VectorCodebook, Weight
 from modulm.interfaces.support import Accepted, Rejected, Support
+from modulm_kernels_cpu.environment import chosen
 from modulm_kernels_cpu.packed_dense import PackedMatrix, with_precision
 from modulm_kernels_cpu.packed_q4 import pack as pack_codes
 from modulm_kernels_cpu.packed_q4 import steps_of
@@ -29,8 +28,10 @@ _BYTES, _ODD_NIBBLES = 0, 2
 """`Multiples`."""
 _HAS_ODD = np.array([byte.bit_count() % 2 for byte in range(256)], bool)
 _MOST_VECTORS, _MOST_STEPS = 2048, 64
-_VARIABLE = "MODULM_KERNEL_MEMORY"
-_MEMORY = ("fast", "small")
+_MEMORY = {
+    "fast": "weights of vectors take up to 2.2 times their file",
+    "small": "they take that of their file, and decode more slowly",
+}
 _PIECE = 1 << 16  # numbers: what is made of them stays in a core's cache
 _SIGNS = (
     (np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little") << 3).view("<u8").reshape(-1)
@@ -113,13 +114,7 @@ def _check(weight: VectorCodebook) -> None:
 
 
 def _is_small() -> bool:
-    value = os.environ.get(_VARIABLE) or _MEMORY[0]
-    if value not in _MEMORY:
-        raise ConfigError(
-            f"{_VARIABLE}={value!r} is unknown. There are 'fast' (weights of vectors take up to 2.2 times their file) "
-            "and 'small' (they take that of their file, and decode more slowly). Set one, or unset it for 'fast'."
-        )
-    return value == "small"
+    return chosen("MODULM_KERNEL_MEMORY", _MEMORY) == "small"
 
 
 def _written_out(weight: VectorCodebook) -> Codebook4 | None:

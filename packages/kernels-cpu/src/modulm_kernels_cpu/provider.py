@@ -9,7 +9,6 @@ import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from modulm.errors import ConfigError
 from modulm.interfaces.kernels import KernelProvider
 from modulm.interfaces.program import Graph
 from modulm.interfaces.quantization import (
@@ -25,6 +24,7 @@ from modulm.interfaces.quantization import (
 )
 from modulm.interfaces.support import Accepted, Rejected, Support
 from modulm_kernels_cpu import describe, isa
+from modulm_kernels_cpu.environment import chosen
 from modulm_kernels_cpu.library import native
 
 if TYPE_CHECKING:
@@ -33,8 +33,7 @@ if TYPE_CHECKING:
     from modulm_kernels_cpu.sampling import NativeSampling
 
 _OPS = ("linear", "embedding")
-_PRECISIONS = ("fast", "exact")
-_VARIABLE = "MODULM_KERNEL_PRECISION"
+_PRECISIONS = {"fast": "activations of 8 bits, large ones of 16", "exact": "float32 activations"}
 
 _Q4, _INT8, _VECTORS, _DENSE = "packed_q4", "packed_int8", "packed_vectors", "packed_dense"
 _MODULES: dict[type[Weight], str] = {
@@ -113,13 +112,7 @@ class CPUKernels(KernelProvider):
 
 def precision() -> str:
     """Return "fast" or "exact", as MODULM_KERNEL_PRECISION has it. Raises `ConfigError` on anything else."""
-    value = os.environ.get(_VARIABLE) or _PRECISIONS[0]
-    if value not in _PRECISIONS:
-        raise ConfigError(
-            f"{_VARIABLE}={value!r} is unknown. There are 'fast' (activations of 8 bits, large ones "
-            "of 16) and 'exact' (float32 activations). Set one of them, or unset it for 'fast'."
-        )
-    return value
+    return chosen("MODULM_KERNEL_PRECISION", _PRECISIONS)
 
 
 def _module_name(weight: Weight) -> str | None:
