@@ -22,6 +22,19 @@ _SWITCHES = (
     "spaces_between_special_tokens",
     "include_stop_str_in_output",
 )
+_RANGES = (
+    ("temperature", 0.0, _LARGEST_FLOAT, "it must be a finite number of at least 0"),
+    ("top_p", 0.0, 1.0, "it must be over 0 and at most 1"),
+    ("min_p", 0.0, 1.0, "it must be between 0 and 1"),
+    ("presence_penalty", -2.0, 2.0, "it must be between -2 and 2"),
+    ("frequency_penalty", -2.0, 2.0, "it must be between -2 and 2"),
+    ("repetition_penalty", 0.0, _LARGEST_FLOAT, "it must be a finite number over 0"),
+)
+_LEAST = {"n": 1, "top_k": -1, "min_tokens": 0, "max_tokens": 1, "logprobs": -1, "prompt_logprobs": -1}
+_LEAST |= {"truncate_prompt_tokens": -1, "seed": -(2**63), "thinking_token_budget": -1}
+_NEVER_NONE = ("n", "top_k", "min_tokens")
+_PLAIN = frozenset({int, float, bool, str, type(None), list})
+"""Types that `_plain` leaves alone."""
 GREEDY_TEMPERATURE = 1e-5
 """Temperatures below this are greedy: dividing by them would overflow (vLLM's `_SAMPLING_EPS`)."""
 
@@ -105,8 +118,9 @@ class SamplingParams:
         return super().__new__(cls)
 
     def __post_init__(self) -> None:
-        for name in self.__dataclass_fields__:
-            setattr(self, name, _plain(getattr(self, name)))
+        for name, value in vars(self).items():
+            if type(value) not in _PLAIN:
+                setattr(self, name, _plain(value))
         self.stop = _listed("stop", self.stop)
         self.bad_words = _listed("bad_words", self.bad_words)
         self.stop_token_ids = _listed("stop_token_ids", self.stop_token_ids)
@@ -128,38 +142,20 @@ class SamplingParams:
             self.thinking_token_budget = None
 
     def _check_numbers(self) -> None:
-        checks = [
-            ("temperature", 0.0, math.inf, "it must be a finite number of at least 0"),
-            ("top_p", 0.0, 1.0, "it must be over 0 and at most 1"),
-            ("min_p", 0.0, 1.0, "it must be between 0 and 1"),
-            ("presence_penalty", -2.0, 2.0, "it must be between -2 and 2"),
-            ("frequency_penalty", -2.0, 2.0, "it must be between -2 and 2"),
-            ("repetition_penalty", 0.0, math.inf, "it must be a finite number over 0"),
-        ]
-        for name, low, high, why in checks:
+        for name, low, high, why in _RANGES:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, (int, float)):
                 raise _refuse(name, value, why)
             exclusive = name in ("top_p", "repetition_penalty") and value <= 0
             # Whole numbers may be too large for a float, so they are compared first.
-            if exclusive or not low <= value <= min(high, _LARGEST_FLOAT):
+            if exclusive or not low <= value <= high:
                 raise _refuse(name, value, why)
             setattr(self, name, float(value))
 
     def _check_counts(self) -> None:
-        lowest = {"n": 1, "top_k": -1, "min_tokens": 0, "max_tokens": 1, "logprobs": -1, "prompt_logprobs": -1}
-        lowest |= {"truncate_prompt_tokens": -1, "seed": -(2**63), "thinking_token_budget": -1}
-        optional = (
-            "max_tokens",
-            "logprobs",
-            "prompt_logprobs",
-            "truncate_prompt_tokens",
-            "seed",
-            "thinking_token_budget",
-        )
-        for name, low in lowest.items():
+        for name, low in _LEAST.items():
             value = getattr(self, name)
-            if value is None and name in optional:
+            if value is None and name not in _NEVER_NONE:
                 continue
             if isinstance(value, bool) or not isinstance(value, int) or value < low:
                 raise _refuse(name, value, f"it must be a whole number of at least {low}")

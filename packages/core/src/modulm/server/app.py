@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
+from fastapi.routing import APIRoute
 from starlette.middleware.base import BaseHTTPMiddleware
 from starlette.middleware.cors import CORSMiddleware
 
@@ -54,6 +55,15 @@ _GETS: tuple[tuple[str, Handler, type | None], ...] = (
 _REF = "#/components/schemas/{name}"
 
 
+class _Plain(APIRoute):
+    """A route whose function takes the request as it is: FastAPI has no dependencies to solve for it."""
+
+    def get_route_handler(self) -> Handler:
+        """Return what answers a request (called by FastAPI)."""
+        handler: Handler = self.endpoint
+        return handler
+
+
 def build_app(
     llm: "AsyncLLM",
     options: ServerOptions,
@@ -88,9 +98,12 @@ def add_routes(app: FastAPI, stat_loggers: Sequence[Any]) -> None:
     for path, handler, body, answer in _POSTS:
         content = {"application/json": {"schema": _ref(body)}}
         extra = {"requestBody": {"required": True, "content": content}}
-        app.add_api_route(path, handler, methods=["POST"], responses=_responses(answer), openapi_extra=extra)
-    for path, handler, shown in _GETS:
-        app.add_api_route(path, handler, methods=["GET"], responses=_responses(shown))
+        shown = _responses(answer)
+        app.router.add_api_route(
+            path, handler, methods=["POST"], responses=shown, openapi_extra=extra, route_class_override=_Plain
+        )
+    for path, handler, told in _GETS:
+        app.add_api_route(path, handler, methods=["GET"], responses=_responses(told))
     app.add_api_route("/ping", status.health, methods=["POST"], responses=_responses(None), operation_id="ping")
     for path in ("/v1/load_lora_adapter", "/v1/unload_lora_adapter"):
         app.add_api_route(path, status.change_adapters, methods=["POST"], responses=_responses(None))

@@ -23,6 +23,9 @@ from modulm.server.schema.completions import Completion, CompletionChoice, Compl
 from modulm.server.schema.sampling import sampling_params
 from modulm.server.serving import Serving, serving_of
 
+_QUICK = 1000
+"""Characters that become ids sooner (0.3 ms) than another thread is asked for them while an engine computes."""
+
 
 async def create_completion(request: Request) -> Response:
     """Answer a completion request."""
@@ -36,8 +39,9 @@ async def create_completion(request: Request) -> Response:
     if body.stream and body.prompt_logprobs is not None:
         raise refused_field("prompt_logprobs", body.prompt_logprobs, "a stream does not tell them")
     prepare = partial(tokenized, serving, prompts, body.add_special_tokens is not False)
+    is_quick = sum(len(prompt) for prompt in prompts if isinstance(prompt, str)) <= _QUICK
     writer = CompletionWriter(serving, body, reply_id(request, body.request_id, "cmpl-"), params.n)
-    return Generation(request, body, writer, params, prepare, len(prompts))
+    return Generation(request, body, writer, params, prepare() if is_quick else prepare, len(prompts))
 
 
 def _changes(body: CompletionRequest) -> dict[str, Any]:

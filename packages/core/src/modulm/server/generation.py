@@ -82,19 +82,25 @@ def _check(output: RequestOutput) -> None:
 
 
 async def until_closed(receive: Receive, work: Coroutine[Any, Any, None]) -> None:
-    """Do the work; cancel it as soon as the client has closed its connection. The body must have been read."""
+    """Do the work; cancel it as soon as the client has closed its connection. The body must have been read.
+
+    The work has a task of its own: what a token wakes is then no deeper than it must be, and not all middleware.
+    """
     working = asyncio.create_task(work)
-    watching = asyncio.create_task(_closed(receive))
+    watching = asyncio.create_task(_end_when_closed(working, receive))
     try:
-        await asyncio.wait({working, watching}, return_when=asyncio.FIRST_COMPLETED)
-        if working.done():
-            working.result()
+        await working
+    except asyncio.CancelledError:
+        here = asyncio.current_task()
+        if here is None or here.cancelling():
+            raise
     finally:
-        for task in (working, watching):
-            task.cancel()
-        await asyncio.gather(working, watching, return_exceptions=True)
+        watching.cancel()
 
 
-async def _closed(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
+async def _end_when_closed(working: "asyncio.Task[None]", receive: Receive) -> None:
+    try:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+    finally:
+        working.cancel()

@@ -35,7 +35,7 @@ _EVENTS = [
 CLIENT_GONE = 499
 """nginx's status for a client that has closed its connection: only middleware and logs see it."""
 Prepare = Callable[[], Sequence[Any]]
-"""Turns the body into prompts for the engine; may block."""
+"""Turns the body into prompts for the engine; may block, so that it is called in a thread."""
 
 
 class Writer(ABC):
@@ -121,7 +121,7 @@ class Writer(ABC):
 
 
 class Generation(Response):
-    """The response to a completion or chat request: it generates while it is sent."""
+    """The response to a completion or chat request: it generates while it is sent. `prepare` may be the prompts."""
 
     def __init__(
         self,
@@ -129,7 +129,7 @@ class Generation(Response):
         body: GenerationRequest,
         writer: Writer,
         params: SamplingParams,
-        prepare: Prepare,
+        prepare: Prepare | Sequence[Any],
         num_prompts: int = 1,
         parse: Parse | None = None,
     ) -> None:
@@ -163,7 +163,7 @@ class Generation(Response):
 
     async def _answer(self, send: Send) -> None:
         with self._serving.admission.place(self._key, self._num_seqs):
-            prompts = await asyncio.to_thread(self._prepare)
+            prompts = await asyncio.to_thread(self._prepare) if callable(self._prepare) else self._prepare
             self._log(prompts)
             body = self._body
             options: dict[str, Any] = {"priority": body.priority or 0, "cache_salt": body.cache_salt}
