@@ -5,7 +5,6 @@ Requests come at `--request-rate` per second, as a Poisson process, whether or n
 """
 
 import argparse
-import asyncio
 import gc
 import json
 import os
@@ -65,12 +64,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Send the load, print the table; status 1 when no request was answered."""
     try:
+        import uvloop
+
         from modulm.cli.bench import report
     except ImportError as error:
         raise ConfigError(
-            f"`modulm bench serve` needs aiohttp ({error}). It comes with an extra: pip install 'modulm-core[bench]'."
+            f"`modulm bench serve` needs more ({error}). It comes with an extra: pip install 'modulm-core[bench]'."
         ) from error
-    outcomes, seconds, model = asyncio.run(_measure(args))
+    outcomes, seconds, model = uvloop.run(_measure(args))
     result = _settings(args, model) | report.summary(
         outcomes, seconds, args.percentile_metrics, args.metric_percentiles
     )
