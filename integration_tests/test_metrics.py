@@ -49,8 +49,8 @@ async def read(engine, prompt, params=GREEDY):
 
 
 @pytest.fixture
-def without_plugins(monkeypatch):
-    """No stat loggers but those that a test asks for; kernels and formats stay."""
+def without_plugins(clean_registries, monkeypatch):
+    """No stat loggers but those that a test asks for; kernels and formats stay. Later tests see all plugins again."""
     monkeypatch.setenv("VLLM_PLUGINS", "gguf, cpu, cpu_attn")
 
 

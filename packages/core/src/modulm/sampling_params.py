@@ -141,6 +141,11 @@ class SamplingParams:
         if self.thinking_token_budget == -1:
             self.thinking_token_budget = None
 
+    @property
+    def is_greedy(self) -> bool:
+        """Whether the likeliest token is always taken."""
+        return self.temperature == 0.0
+
     def _check_numbers(self) -> None:
         for name, low, high, why in _RANGES:
             value = getattr(self, name)

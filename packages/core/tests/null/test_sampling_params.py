@@ -97,3 +97,9 @@ def test_a_message_does_not_repeat_a_book():
     with pytest.raises(RequestError) as caught:
         SamplingParams(stop_token_ids=["x"] * 100_000)
     assert len(str(caught.value)) < 400
+
+
+@pytest.mark.parametrize(("temperature", "is_greedy"), [(0, True), (9e-6, True), (1e-5, False), (1.0, False)])
+def test_temperatures_below_a_hundred_thousandth_are_greedy(temperature, is_greedy):
+    """vLLM's `_SAMPLING_EPS`."""
+    assert SamplingParams(temperature=temperature).is_greedy == is_greedy
