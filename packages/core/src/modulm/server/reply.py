@@ -58,6 +58,7 @@ class Writer(ABC):
         self.created = int(time.time())
         head = {"id": reply_id, "object": kind, "created": self.created, "model": serving.model_name}
         self._head = b"data: " + msgspec.json.encode(head)[:-1] + b',"choices":['
+        self._tail = b'],"usage":null}\n\n' if self._tells_usage else b"]}\n\n"
 
     @abstractmethod
     def choices(self, number: int, output: Any) -> list[msgspec.Struct]:
@@ -73,11 +74,13 @@ class Writer(ABC):
 
     def events(self, batch: list[Numbered]) -> bytes:
         """Return the events that tell of a batch; may be empty."""
-        choices = [choice for number, output in batch for choice in self._counted(number, output)]
-        tail = b"]}\n\n"
-        if self._tells_usage:
-            usage = msgspec.json.encode(self.usage()) if self.body.has_running_usage else b"null"
-            tail = b'],"usage":' + usage + b"}\n\n"
+        choices = []
+        for number, output in batch:
+            choices += self.choices(number, output)
+            self.count(number, output)
+        tail = self._tail
+        if self._tells_usage and self.body.has_running_usage:
+            tail = b'],"usage":' + msgspec.json.encode(self.usage()) + b"}\n\n"
         parts = [part for choice in choices for part in (self._head, msgspec.json.encode(choice), tail)]
         if parts:
             parts[2] = b"]" + self.once(batch) + tail[1:]
@@ -113,11 +116,6 @@ class Writer(ABC):
         if self.serving.options.enable_prompt_tokens_details:
             usage.prompt_tokens_details = {"cached_tokens": sum(self._num_cached.values())}
         return usage
-
-    def _counted(self, number: int, output: Any) -> list[msgspec.Struct]:
-        choices = self.choices(number, output)
-        self.count(number, output)
-        return choices
 
 
 class Generation(Response):
@@ -176,7 +174,7 @@ class Generation(Response):
         last: list[Numbered] = []
         async for batch in stream:
             last += batch
-        answer = await _written(self._writer.answer, last)
+        answer = await self._written(self._writer.answer, last)
         headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(answer))]
         self._started = True
         await send({"type": "http.response.start", "status": 200, "headers": headers})
@@ -185,7 +183,7 @@ class Generation(Response):
     async def _stream(self, send: Send, stream: AsyncGenerator[list[Numbered], None]) -> None:
         try:
             async for batch in stream:
-                events = await _written(self._writer.events, batch)
+                events = await self._written(self._writer.events, batch)
                 if not self._started:
                     self._started = True
                     await send({"type": "http.response.start", "status": 200, "headers": _EVENTS})
@@ -204,9 +202,8 @@ class Generation(Response):
             sizes = [len(prompt["prompt_token_ids"]) for prompt in prompts]
             _log.info("Request %s: prompt tokens %s, %s", self._writer.reply_id, sizes, self._params)
 
-
-async def _written(write: Callable[[list[Numbered]], bytes], batch: list[Numbered]) -> bytes:
-    """Write outputs; in a thread where they tell of prompts, which takes long, so that other streams go on."""
-    if any([output.prompt_logprobs for _, output in batch]):
-        return await asyncio.to_thread(write, batch)
-    return write(batch)
+    async def _written(self, write: Callable[[list[Numbered]], bytes], batch: list[Numbered]) -> bytes:
+        """Write outputs; in a thread where they tell of prompts, which takes long, so that other streams go on."""
+        if self._params.prompt_logprobs is not None and any(output.prompt_logprobs for _, output in batch):
+            return await asyncio.to_thread(write, batch)
+        return write(batch)
