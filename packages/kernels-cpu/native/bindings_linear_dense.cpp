@@ -95,6 +95,13 @@ class DenseWeight : public PackedWeight {
     dense_for(weight_.element, exact, isa()).multiply(weight_, x, out, begin, end, first, last);
   }
 
+  WidenRows widener(int64_t block, bool exact) const override {
+    if (dense_for(weight_.element, exact, isa()).widen == nullptr) return nullptr;
+    return [this, block](int64_t begin, int64_t end, uint8_t* to) {
+      return dense_for(weight_.element, false, isa()).widen(weight_, block, begin, end, to);
+    };
+  }
+
   void gather(const int64_t* index, int64_t count, float* out, int64_t out_stride) const override {
     put_rows(index, count, out, Float::f32, out_stride);
   }

@@ -98,6 +98,12 @@ class Int8Weight : public PackedWeight {
     widened_int8(isa(), kFewestTiled)->multiply(weight_, x, out, begin, end, first, last);
   }
 
+  WidenRows widener(int64_t block, bool) const override {
+    return [this, block](int64_t begin, int64_t end, uint8_t* to) {
+      return widened_int8(isa(), kFewestTiled)->widen(weight_, block, begin, end, to);
+    };
+  }
+
   void gather(const int64_t* index, int64_t count, float* out, int64_t out_stride) const override {
     put_rows(index, count, out, Float::f32, out_stride);
   }

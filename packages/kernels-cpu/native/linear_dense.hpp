@@ -8,8 +8,10 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 
 #include "dispatch.hpp"
+#include "elementwise.hpp"
 #include "float_types.hpp"
 
 namespace modulm {
@@ -101,6 +103,10 @@ struct Output {
   int64_t stride;
 };
 
+// Puts steps [begin, end) of 32 inputs of 16 rows at `to` as bfloat16, [step][16 words of two inputs][32 rows], of which the
+// rows are the first half. Returns what sums of products are to be multiplied by.
+using WidenRows = std::function<float(int64_t begin, int64_t end, uint8_t* to)>;
+
 // How kernels want activations to lie.
 struct TokenPacker {
   int64_t tile;             // tokens that share one load of the weights
@@ -110,6 +116,11 @@ struct TokenPacker {
 
   // Fill `packed` (see `Activations`) for tokens [begin, end) of x, whose rows start `stride` numbers apart.
   void (*pack)(const void* x, Float type, int64_t stride, int64_t begin, int64_t end, const Activations& to);
+
+  // Where rows can be widened: fill rows 16 * block .. of the packed `out` with what 16 gates make of 16 ups, for tokens
+  // [first, last) of x. Null where there is no such kernel.
+  void (*multiply_gated)(const WidenRows& gates, const WidenRows& ups, Activation function, const Activations& x,
+                         int64_t first, int64_t last, int64_t block, const Activations& out) = nullptr;
 };
 
 // Products of packed activations with panels of 32 rows of a weight.
@@ -120,6 +131,9 @@ struct PanelKernels {
   // Compute panels [begin, end) of rows for tokens [first, last).
   void (*multiply)(const Weight& weight, const Activations& x, const Output& out, int64_t begin, int64_t end,
                    int64_t first, int64_t last);
+
+  // `WidenRows` of a block of 16 rows; or null.
+  float (*widen)(const Weight& weight, int64_t block, int64_t begin, int64_t end, uint8_t* to) = nullptr;
 };
 
 using DenseKernels = PanelKernels<DensePanels>;

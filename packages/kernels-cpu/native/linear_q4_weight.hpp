@@ -52,6 +52,12 @@ class Q4Weight : public PackedWeight {
     widened_q4(isa_, kFewestTiled)->multiply(view_, x, out, begin, end, first, last);
   }
 
+  WidenRows widener(int64_t block, bool) const override {
+    return [this, block](int64_t begin, int64_t end, uint8_t* to) {
+      return widened_q4(isa_, kFewestTiled)->widen(view_, block, begin, end, to);
+    };
+  }
+
   void gather(const int64_t* index, int64_t count, float* out, int64_t out_stride) const override {
     rows(index, count, {out, Float::f32, out_stride}, pool());
   }

@@ -50,22 +50,23 @@ void multiply_few(const Source& source, const Activations& x, int64_t panel, int
   results.store(room.sums);
 }
 
-// A panel for tokens [first, last), at most kMostOfPanel.
-template <class Source>
-void multiply_many(const Source& source, float factor, const Activations& x, const Output& out, int64_t panel,
-                   int64_t first, int64_t last, WideRoom& room) {
+// 32 rows for tokens [first, last), at most kMostOfPanel. `widen(begin, end, to)` is for steps, results(token, count) is
+// who stores what tiles hold, and asks for what that needs; it is not told of any tokens while steps are left.
+template <class Widen, class ResultsOf>
+void multiply_many(const Widen& widen, const Activations& x, int64_t first, int64_t last, WideRoom& room,
+                   const ResultsOf& results_of) {
   const int64_t steps = steps_of(x.inputs), most = steps_at_once(steps), stride = x.tokens * kWords;
   for (int64_t begin = 0; begin < steps; begin += most) {
-    const int64_t count = std::min(steps - begin, most);
-    for (int64_t step = 0; step < count; ++step) source(panel, begin + step, room.weights + step * kStepBytes);
+    const int64_t end = std::min(begin + most, steps);
+    widen(begin, end, room.weights);
     written();
     for (int64_t token = first; token < last; token += kGroup) {
       const int64_t tokens = std::min(last - token, kGroup);
-      const bool both = tokens > kTokens, is_last = begin + count == steps;
+      const bool both = tokens > kTokens, is_last = end == steps;
       float* sums = room.sums + (most == steps ? 0 : (token - first) * kPanel);
       begin == 0 ? clear_sums() : load_sums(sums, both);
-      const Results results(out, panel, token, is_last ? tokens : 0, factor);
-      add_steps(step_of(x, begin, token), stride, room.weights, count, both);
+      const auto results = results_of(token, is_last ? tokens : 0);
+      add_steps(step_of(x, begin, token), stride, room.weights, end - begin, both);
       is_last ? results.store(sums) : store_sums(sums, both);
       written();
     }
@@ -80,7 +81,12 @@ void multiply_widened(const Source& source, float factor, const Activations& x, 
   const Tiles tiles(shapes_for(last - first));
   for (int64_t panel = begin; panel < end; ++panel) {
     if (last - first > kGroup) {
-      multiply_many(source, factor, x, out, panel, first, last, room);
+      const auto widen = [&](int64_t step, int64_t end, uint8_t* to) {
+        for (; step < end; ++step, to += kStepBytes) source(panel, step, to);
+      };
+      multiply_many(widen, x, first, last, room, [&](int64_t token, int64_t count) {
+        return Results(out, panel, token, count, factor);
+      });
     } else {
       const Results results(out, panel, first, last - first, factor);
       multiply_few(source, x, panel, first, last - first > kTokens, results, room);
@@ -93,6 +99,12 @@ inline void store_pairs(uint8_t* to, Vec first, Vec second) {
   const __m512i low = _mm512_srli_epi32(_mm512_castps_si512(first), 16);
   const __m512i upper = _mm512_set1_epi32(int(0xffff0000u)), high = _mm512_castps_si512(second);
   _mm512_store_si512(to, _mm512_ternarylogic_epi32(high, upper, low, 0xea));  // high & upper | low
+}
+
+// The second 16 inputs of a step, where there are none, of 16 rows: what was there may not be finite, and times 0 it would
+// be NaN.
+inline void clear_half(uint8_t* step) {
+  for (int word = kWords / 2; word < kWords; ++word) _mm512_store_si512(step + word * kWordBytes, _mm512_setzero_si512());
 }
 
 // What cut off is on average half a step of bfloat16 too small, 2^-8 of a number's power of two, which is 1.44 times less

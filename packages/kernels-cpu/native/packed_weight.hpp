@@ -45,6 +45,9 @@ class PackedWeight {
   virtual void multiply_panels(const Activations& /*x*/, const Output& /*out*/, int64_t /*begin*/, int64_t /*end*/,
                                int64_t /*first*/, int64_t /*last*/, bool /*exact*/) const {}
 
+  // How a block of 16 rows becomes tiles, where `packer` takes tiles of so many tokens; or null.
+  virtual WidenRows widener(int64_t /*block*/, bool /*exact*/) const { return nullptr; }
+
   // out[i * out_stride + j] = W[index[i], j]; every index is below out_features().
   virtual void gather(const int64_t* index, int64_t count, float* out, int64_t out_stride) const = 0;
 

@@ -5,6 +5,7 @@ namespace modulm {
 namespace {
 
 constexpr int64_t kBoth = 2 * kPanelRows;  // gates and ups of a panel
+constexpr int64_t kFewTokens = 32;         // for which widening goes beside products
 
 }  // namespace
 
@@ -71,17 +72,31 @@ void Matrix::add_bias(const Frame& frame, int64_t rows, float* out, int64_t out_
   });
 }
 
-// put(both, panel, first, last) for the gates of a panel and their ups, [token][2][32], of tokens [first, last).
-template <class Put>
-bool Matrix::over_gates(const Frame& frame, const float* x, int64_t stride, int64_t rows, const Put& put) const {
+// How 16 rows become tiles; null where their weight has no way.
+WidenRows Matrix::widener(int64_t block) const {
+  int64_t panel = block / 2;
+  for (const Part& part : parts) {
+    const int64_t count = panels_of(part.weight->out_features());
+    if (panel < count) return part.weight->widener(2 * panel + block % 2, part.exact);
+    panel -= count;
+  }
+  return nullptr;
+}
+
+// put(both, panel, first, last) for the gates of a panel and their ups, [token][2][32], of tokens [first, last), unless
+// directly(packer, x, panel, first, last) has done it all.
+template <class Put, class Directly>
+bool Matrix::over_gates(const Frame& frame, const float* x, int64_t stride, int64_t rows, const Put& put,
+                        const Directly& directly) const {
   const int64_t size = out_features / 2, panels = size / kPanelRows;
   const TokenPacker* common = size % kPanelRows == 0 && bias.empty() ? packer(rows) : nullptr;
   if (common == nullptr) return false;
   const Activations ready = packed(frame, *common, x, stride, rows);
   over_panels(*common, ready, rows, panels, *frame.pool, [&](int64_t begin, int64_t end, int64_t first, int64_t last) {
     thread_local std::vector<float> room;
-    room.resize(size_t((last - first) * kBoth));
     for (int64_t panel = begin; panel < end; ++panel) {
+      if (directly(*common, ready, panel, first, last)) continue;
+      room.resize(size_t((last - first) * kBoth));
       for (int64_t half = 0; half < 2; ++half) {
         const int64_t at = panel + half * panels;
         over_parts(at, at + 1, [&](const Part& part, int64_t some, int64_t stop, int64_t) {
@@ -99,16 +114,17 @@ bool Matrix::over_gates(const Frame& frame, const float* x, int64_t stride, int6
 bool Matrix::multiply_gated(const Frame& frame, const float* x, int64_t stride, int64_t rows, Activation function,
                             float* out, int64_t out_stride) const {
   const auto gate = elementwise().gated_activation;
-  return over_gates(frame, x, stride, rows, [&, gate](const float* both, int64_t panel, int64_t first, int64_t last) {
+  const auto put = [&, gate](const float* both, int64_t panel, int64_t first, int64_t last) {
     gate(both, kBoth, out + first * out_stride + panel * kPanelRows, out_stride, 0, last - first, kPanelRows, function);
-  });
+  };
+  return over_gates(frame, x, stride, rows, put, [](auto&&...) { return false; });
 }
 
 bool Matrix::multiply_gated(const Frame& frame, const float* x, int64_t stride, int64_t rows, Activation function,
                             const TokenPacker& by, const Activations& out) const {
   if (by.together != kPanelRows) return false;
   const auto gate = elementwise().gated_activation;
-  return over_gates(frame, x, stride, rows, [&, gate](const float* both, int64_t panel, int64_t first, int64_t last) {
+  const auto put = [&, gate](const float* both, int64_t panel, int64_t first, int64_t last) {
     constexpr int64_t kSome = 64;  // tokens whose results stay in the L1 cache until they are packed
     float results[kSome * kPanelRows];
     const Activations to = out.slice(panel * kPanelRows, (panel + 1) * kPanelRows);
@@ -117,7 +133,17 @@ bool Matrix::multiply_gated(const Frame& frame, const float* x, int64_t stride, 
       gate(both + (token - first) * kBoth, kBoth, results, kPanelRows, 0, end - token, kPanelRows, function);
       by.pack(results - token * kPanelRows, Float::f32, kPanelRows, token, end, to);
     }
-  });
+  };
+  const auto in_tiles = [&](const TokenPacker& packer, const Activations& ready, int64_t panel, int64_t first, int64_t last) {
+    if (last - first <= kFewTokens || by.multiply_gated == nullptr || &packer != &by) return false;
+    for (int64_t block = 2 * panel; block < 2 * (panel + 1); ++block) {
+      const WidenRows gates = widener(block), ups = widener(block + out_features / kPanelRows);
+      if (gates == nullptr || ups == nullptr) return false;
+      by.multiply_gated(gates, ups, function, ready, first, last, block, out);
+    }
+    return true;
+  };
+  return over_gates(frame, x, stride, rows, put, in_tiles);
 }
 
 }  // namespace modulm

@@ -48,8 +48,10 @@ struct Matrix {
   void add_bias(const Frame& frame, int64_t rows, float* out, int64_t out_stride) const;
   template <class Body>
   void over_parts(int64_t begin, int64_t end, const Body& body) const;
-  template <class Put>
-  bool over_gates(const Frame& frame, const float* x, int64_t stride, int64_t rows, const Put& put) const;
+  WidenRows widener(int64_t block) const;
+  template <class Put, class Directly>
+  bool over_gates(const Frame& frame, const float* x, int64_t stride, int64_t rows, const Put& put,
+                  const Directly& directly) const;
 };
 
 struct Linear : Operation {

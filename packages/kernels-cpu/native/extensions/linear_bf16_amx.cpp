@@ -1,4 +1,5 @@
 // bfloat16 by bfloat16 in tiles: panels lie as tiles want them.
+#include "gated_tiles.hpp"
 #include "linear_bf16_lines.hpp"
 
 namespace modulm::MODULM_ISA {
@@ -85,10 +86,21 @@ void multiply(const DensePanels& weight, const Activations& x, const Output& out
   }
 }
 
+// They are bfloat16 already; only their lines come from two places.
+float widen(const DensePanels& weight, int64_t block, int64_t begin, int64_t end, uint8_t* to) {
+  const uint8_t* panel = weight.data + block / 2 * weight.panel_bytes() + block % 2 * 64;
+  const int64_t words = (weight.inputs + 1) / 2;
+  for (int64_t word = begin * kWords; word < end * kWords; ++word, to += kWordBytes) {
+    const __m512i row = word < words ? _mm512_loadu_si512(panel + word * kWordBytes) : _mm512_setzero_si512();
+    _mm512_store_si512(to, row);
+  }
+  return 1.0f;
+}
+
 }  // namespace
 
-const TokenPacker tiled_tokens{kTokens, kMostOfPanel, 2, kStepInputs, pack_tokens};
+const TokenPacker tiled_tokens{kTokens, kMostOfPanel, 2, kStepInputs, pack_tokens, multiply_gated};
 extern const DenseKernels rounded;
-const DenseKernels rounded{tiled_tokens, multiply};
+const DenseKernels rounded{tiled_tokens, multiply, widen};
 
 }  // namespace modulm::MODULM_ISA

@@ -57,20 +57,17 @@ class Widen {
 
   // 32 inputs of a panel, which is two blocks.
   void operator()(int64_t panel, int64_t step, uint8_t* to) const {
-    for (int64_t half = 0; half < 2 && 2 * panel + half < weight_.blocks(); ++half) {
-      const uint8_t* block = weight_.data + (2 * panel + half) * weight_.block_bytes();
-      if (weight_.unit == 32) {
-        widen_unit<4>(block, step, to + 64 * half);
-      } else {
-        widen_unit<2>(block, 2 * step, to + 64 * half);
-        uint8_t* const rest = to + kStepBytes / 2 + 64 * half;
-        if (2 * step + 1 < weight_.units()) {
-          widen_unit<2>(block, 2 * step + 1, rest);
-        } else {  // what was there may not be finite, and times 0 it would be NaN
-          for (int word = 0; word < kWords / 2; ++word) _mm512_store_si512(rest + word * kWordBytes, _mm512_setzero_si512());
-        }
-      }
-    }
+    rows(2 * panel, step, to);
+    if (2 * panel + 1 < weight_.blocks()) rows(2 * panel + 1, step, to + 64);
+  }
+
+  // 32 inputs of a block of 16 rows.
+  void rows(int64_t number, int64_t step, uint8_t* to) const {
+    const uint8_t* block = weight_.data + number * weight_.block_bytes();
+    if (weight_.unit == 32) return widen_unit<4>(block, step, to);
+    widen_unit<2>(block, 2 * step, to);
+    if (2 * step + 1 < weight_.units()) return widen_unit<2>(block, 2 * step + 1, to + kStepBytes / 2);
+    clear_half(to);
   }
 
  private:
@@ -104,9 +101,19 @@ class Widen {
   const Vec numbers_, grow_;
 };
 
+float factor_of(const Q4View& weight) { return weight.kind == Q4Kind::codebook ? weight.step : 1.0f; }
+
+float widen(const Q4View& weight, int64_t block, int64_t begin, int64_t end, uint8_t* to) {
+  with_kind(weight.kind, [&]<Q4Kind kKind>() {
+    const Widen<kKind> widen(weight);
+    for (int64_t step = begin; step < end; ++step, to += kStepBytes) widen.rows(block, step, to);
+  });
+  return factor_of(weight);
+}
+
 void multiply(const Q4View& weight, const Activations& x, const Output& out, int64_t begin, int64_t end, int64_t first,
               int64_t last) {
-  const float factor = weight.kind == Q4Kind::codebook ? weight.step : 1.0f;
+  const float factor = factor_of(weight);
   with_kind(weight.kind, [&]<Q4Kind kKind>() {
     multiply_widened(Widen<kKind>(weight), factor, x, out, begin, end, first, last);
   });
@@ -115,6 +122,6 @@ void multiply(const Q4View& weight, const Activations& x, const Output& out, int
 }  // namespace
 
 extern const PanelKernels<Q4View> widened_q4;
-const PanelKernels<Q4View> widened_q4{tiled_tokens, multiply};
+const PanelKernels<Q4View> widened_q4{tiled_tokens, multiply, widen};
 
 }  // namespace modulm::MODULM_ISA

@@ -2,7 +2,7 @@
 
 #include <math.h>
 
-#include "lanes.hpp"
+#include "gates.hpp"
 
 namespace modulm::MODULM_ISA {
 namespace {
@@ -59,22 +59,9 @@ inline void pairs(const float* x, int64_t x_stride, float* out, int64_t out_stri
   }
 }
 
-inline Vec swigluoai_of(Vec gate, Vec up) {
-  const Vec alpha = all(1.702f), limit = all(7.0f);
-  const Vec low = smaller(limit, gate);  // the number second, so that one that is none stays
-  return silu_of(low * alpha) / alpha * (all(1.0f) + larger(all(-7.0f), smaller(limit, up)));
-}
-
 void gated_activation(const float* x, int64_t x_stride, float* out, int64_t out_stride, int64_t begin, int64_t end,
                       int64_t size, Activation act) {
-  const auto by = [&](const auto& product) { pairs(x, x_stride, out, out_stride, begin, end, size, product); };
-  switch (act) {
-    case Activation::silu: return by([](Vec gate, Vec up) { return silu_of(gate) * up; });
-    case Activation::gelu_tanh: return by([](Vec gate, Vec up) { return gelu_tanh_of(gate) * up; });
-    case Activation::gelu: return by([](Vec gate, Vec up) { return gelu_of(gate) * up; });
-    case Activation::relu: return by([](Vec gate, Vec up) { return relu_of(gate) * up; });
-    case Activation::swigluoai: return by([](Vec gate, Vec up) { return swigluoai_of(gate, up); });
-  }
+  with_gates(act, [&](const auto& product) { pairs(x, x_stride, out, out_stride, begin, end, size, product); });
 }
 
 void turn(float* x, const float* cos, const float* sin, int64_t half) {

@@ -6,10 +6,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from modulm.interfaces.quantization import Dense
-from modulm_kernels_cpu import _native, packed_dense
+from modulm.interfaces.quantization import Codebook4, Dense, GroupedInt
+from modulm_kernels_cpu import _native, packed_dense, packed_int8, packed_q4
 
-IN, OUT, SIZES = 0, 1, [200, 170, 300, 300]
+IN, OUT, SIZES = 0, 1, [960, 170, 300, 300]
 VIEWS = {"whole": ((IN, 0, 200), (OUT, 0, 170)), "views": ((IN, 7, 120), (OUT, 9, 130))}
 ROWS = [1, 5, 700]
 
@@ -164,6 +164,55 @@ def test_gated_mlp(rows, places, name, dtype, size, splits, biased):
     # What lies at the border between two numbers of bfloat16 may become either, which is rare.
     errors = np.abs(got - want) / (np.abs(between) @ np.abs(down.T.astype(np.float64)) + 1)
     assert errors.max() <= (2**-7 if ROUNDS and dtype != np.float32 else 2e-5)
+    assert np.median(errors) <= 1e-6
+
+
+def of_few_bits(kind, rows, inputs, seed):
+    """A weight whose numbers bfloat16 holds, as it is packed and in float64."""
+    work = np.random.default_rng(seed)
+    codes = work.integers(0, 256 if kind == "bytes" else 16, (rows, inputs), np.uint8)
+    scales = np.ldexp(1.0, work.integers(-9, -6, (rows, inputs // 32))).astype(np.float16)
+    common = {"out_features": rows, "in_features": inputs, "group_size": 32, "scales": scales}
+    wide = scales.astype(np.float64).repeat(32, axis=1)
+    if kind == "bytes":
+        weight = GroupedInt(bits=8, codes=codes, minimums=-128 * scales, **common)
+        return packed_int8.pack(weight).native[0], wide * (codes.astype(np.float64) - 128)
+    nibbles = codes[:, 0::2] | codes[:, 1::2] << 4
+    if kind == "nibbles":
+        weight = GroupedInt(bits=4, codes=nibbles, minimums=-6 * scales, **common)
+        return packed_q4.pack(weight).native[0], wide * (codes.astype(np.float64) - 6)
+    table = 0.75 * np.array([-12, -8, -6, -4, -3, -2, -1, 0, 0, 1, 2, 3, 4, 6, 8, 12], np.float32)
+    weight = Codebook4(codes=nibbles, codebook=table, **common)
+    return packed_q4.pack(weight).native[0], wide * table[codes]
+
+
+@pytest.mark.skipif(_native.isa() != "amx", reason="elsewhere activations of weights of few bits are integers")
+@pytest.mark.parametrize(
+    "kinds", ["nibbles", "bytes", "codebook", "nibbles bytes", "codebook nibbles", "bytes codebook"]
+)
+@pytest.mark.parametrize("name", ACTIVATIONS)
+@pytest.mark.parametrize("rows", [20, 45, 700])
+def test_gates_and_ups_of_few_bits(rows, places, name, kinds):
+    """In one matrix or one each, then by tiles of both; 960 inputs are more than are widened at once."""
+    inputs, size, width = (960, 64, 45) if places == VIEWS["whole"] else (96, 32, 45)
+    x = noise(rows, inputs)
+    kinds = kinds.split()
+    parts = [of_few_bits(kind, 2 * size // len(kinds), inputs, seed) for seed, kind in enumerate(kinds)]
+    down = noise(width, size, seed=4).astype(ml_dtypes.bfloat16)
+    (buffer, at, _), result = places
+    got = run(
+        lambda section: section.gated_mlp(
+            [(native, False) for native, _ in parts], None, name, [(packed(down, ml_dtypes.bfloat16), False)], None,
+            (buffer, at, inputs), result,
+        ),
+        x, width, source=(buffer, at, inputs), result=result,
+    )  # fmt: skip
+    weight = np.concatenate([numbers for _, numbers in parts])
+    both = x.astype(ml_dtypes.bfloat16).astype(np.float64) @ weight.T
+    between = gated(name, both[:, :size], both[:, size:]).astype(ml_dtypes.bfloat16).astype(np.float64)
+    want = between @ down.T.astype(np.float64)
+    errors = np.abs(got - want) / (np.abs(between) @ np.abs(down.T.astype(np.float64)) + 1)
+    assert errors.max() <= 2**-7
     assert np.median(errors) <= 1e-6
 
 
