@@ -60,9 +60,9 @@ class BufferPlan:
 def plan_buffers(values: Sequence[Value], section: Operations) -> BufferPlan:
     """Give every value of a section a place for as long as it, or a view of it, is read; the output's stays.
 
-    No output of an operation overlaps any of its inputs, except views. In a stretch a value that is not of it alone
-    lies where another was only if rows of both lie alike. Free buffers are taken best fit first. Integers are what the
-    step brings and have no place.
+    No output of an operation overlaps any of its inputs, except views, sums and what `GatedMLP` has packed before it
+    writes. In a stretch a value that is not of it alone lies where another was only if rows of both lie alike. Free
+    buffers are taken best fit first. Integers are what the step brings and have no place.
     """
     views = dict(_views(values, section.ops))  # value -> (what it shows, offset)
     owner = {index: index for index in section.inputs}
@@ -91,6 +91,11 @@ def plan_buffers(values: Sequence[Value], section: Operations) -> BufferPlan:
             local.append(is_local)
         places[index] = Place(buffer=best, offset=0, stride=size)
 
+    def leave(indices: Sequence[int]) -> None:
+        for index in indices:
+            free.append(places[index].buffer)
+            alike[places[index].buffer] = places[index].stride
+
     for index in section.inputs:
         take(index)
     gone: dict[int, list[int]] = {}  # operation -> values that nobody reads after it
@@ -100,6 +105,9 @@ def plan_buffers(values: Sequence[Value], section: Operations) -> BufferPlan:
     for number, op in enumerate(section.ops):
         if number not in end_of or number - 1 not in end_of:
             alike.clear()
+        last = sorted(gone.get(number, ()))
+        read = {owner[index] for index in op.inputs if index in owner} if _may_overwrite(op, places) else set()
+        leave([index for index in last if index in read])
         for index in op.outputs:
             if index in views:
                 shown, offset = views[index]
@@ -107,10 +115,16 @@ def plan_buffers(values: Sequence[Value], section: Operations) -> BufferPlan:
                 places[index] = Place(buffer=base.buffer, offset=base.offset + offset, stride=base.stride)
             else:
                 take(index)
-        for index in sorted(gone.get(number, ())):
-            free.append(places[index].buffer)
-            alike[places[index].buffer] = places[index].stride
+        leave([index for index in last if index not in read])
     return BufferPlan(sizes=tuple(sizes), places=places, local=tuple(local), stretches=stretches)
+
+
+def _may_overwrite(op: Any, places: dict[int, Place]) -> bool:
+    """Return whether an operation may write where it reads what nobody reads after it."""
+    if not isinstance(op, Add):
+        return isinstance(op, GatedMLP)
+    size = places[op.inputs[0]].stride
+    return all(places[index] == Place(buffer=places[index].buffer, offset=0, stride=size) for index in op.inputs)
 
 
 def _stretches(ops: Sequence[Any]) -> Iterator[range]:

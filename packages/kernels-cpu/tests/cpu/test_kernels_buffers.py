@@ -44,6 +44,10 @@ def simulate(values, section, plan):
         return [index for index in indices if values[index].dtype != "int64"]
 
     def run(op, numbers, local):
+        if isinstance(op, Add) and len(numbers) > 1:  # row by row, as a sum may lie on what is added
+            for number in numbers:
+                run(op, range(number, number + 1), local)
+            return
         for number in numbers:
             for index in placed(op.inputs):
                 assert (row(index, number, local) == (owner[index] * ROWS + number)).all(), (op, index)
@@ -54,6 +58,10 @@ def simulate(values, section, plan):
                     row(index, number, local)[:] = index * ROWS + number
         for number in numbers:
             for read in placed(op.inputs):
+                if isinstance(op, Add) and plan.places[read] == plan.places[op.outputs[0]]:
+                    continue
+                if isinstance(op, GatedMLP) and plan.places[read].buffer == plan.places[op.outputs[0]].buffer:
+                    continue
                 if not isinstance(op, Split | Reshape):
                     expected = owner[read] * ROWS + number
                     assert (row(read, number, local) == expected).all(), "an output lies on an input"
@@ -78,7 +86,7 @@ def simulate(values, section, plan):
         assert (row(section.output, number, {}) == (owner[section.output] * ROWS + number)).all()
 
 
-KINDS = ["split", "reshape", "scale", "many", "embedding", "linear", "gated", "rotated"]
+KINDS = ["split", "reshape", "scale", "many", "embedding", "linear", "gated", "rotated", "add"]
 
 
 @st.composite
@@ -117,8 +125,10 @@ def programs(draw):
         elif kind == "rotated":
             query, key = add(Rotary, [*read, draw(st.sampled_from(floats))], [shape, values[read[1]].shape])
             add(Attention, [query, key, draw(st.sampled_from(floats))], [shape], layer="a")
+        elif kind == "add":
+            add(Add, [read[0], draw(st.sampled_from([i for i in floats if values[i].shape == shape]))], [shape])
         elif kind == "many":
-            add(Add, read, [made, (draw(sizes),)])
+            add(Attention, read, [made, (draw(sizes),)], layer="b")
         else:
             add(Scale, read[:1], [shape], factor=1.0)
     return values, Section(inputs=inputs, ops=tuple(ops), output=draw(st.sampled_from(floats)))
@@ -227,4 +237,4 @@ def test_buffers_are_few_whatever_the_number_of_layers(architecture, record):
     assert sizes[0] == sizes[1]
     # The residual stream and what is added to it, cos and sin in whole, and QKV with attention's output.
     assert sum(sizes[1][0]) - sizes[1][1] <= 3 * 64 + 2 * 16 + 128 + 64
-    assert sizes[1][1] <= 3 * 64 + 96  # what is between, and the MLP's
+    assert sizes[1][1] <= 2 * 64 + 96  # what is between, sums where they were added up
