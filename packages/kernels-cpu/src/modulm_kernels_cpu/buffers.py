@@ -99,15 +99,15 @@ def plan_buffers(values: Sequence[Value], section: Operations) -> BufferPlan:
     for index in section.inputs:
         take(index)
     gone: dict[int, list[int]] = {}  # operation -> values that nobody reads after it
-    for index, last in deaths.items():
+    for index, ending in deaths.items():
         gone.setdefault(last, []).append(index)
     free.extend(places[index].buffer for index in gone.get(-1, ()))
     for number, op in enumerate(section.ops):
         if number not in end_of or number - 1 not in end_of:
             alike.clear()
-        last = sorted(gone.get(number, ()))
+        ending = sorted(gone.get(number, ()))
         read = {owner[index] for index in op.inputs if index in owner} if _may_overwrite(op, places) else set()
-        leave([index for index in last if index in read])
+        leave([index for index in ending if index in read])
         for index in op.outputs:
             if index in views:
                 shown, offset = views[index]
@@ -115,7 +115,7 @@ def plan_buffers(values: Sequence[Value], section: Operations) -> BufferPlan:
                 places[index] = Place(buffer=base.buffer, offset=base.offset + offset, stride=base.stride)
             else:
                 take(index)
-        leave([index for index in last if index not in read])
+        leave([index for index in ending if index not in read])
     return BufferPlan(sizes=tuple(sizes), places=places, local=tuple(local), stretches=stretches)
 
 
