@@ -99,7 +99,7 @@ def plan_buffers(values: Sequence[Value], section: Operations) -> BufferPlan:
     for index in section.inputs:
         take(index)
     gone: dict[int, list[int]] = {}  # operation -> values that nobody reads after it
-    for index, ending in deaths.items():
+    for index, last in deaths.items():
         gone.setdefault(last, []).append(index)
     free.extend(places[index].buffer for index in gone.get(-1, ()))
     for number, op in enumerate(section.ops):
