@@ -130,12 +130,13 @@ class Int8Weight : public PackedWeight {
     }
     const Int8Kernels& kernels = int8(isa);
     const ActivationKernels& quantizer = activations(isa);
-    const QuantizedRows quantized = QuantizedRows::in(
-        scratch(QuantizedRows::bytes_for(tokens, weight_.inputs, weight_.unit)), tokens, weight_.inputs, weight_.unit);
+    const int64_t bytes = QuantizedRows::bytes_for(tokens, weight_.inputs, weight_.unit);
+    uint8_t* memory = scratch(bytes);
+    const QuantizedRows quantized = QuantizedRows::in(memory, tokens, weight_.inputs, weight_.unit);
     pool().run(tokens, grain(), [&](int64_t begin, int64_t end) {
       quantizer.quantize_rows(from, from_type, stride, begin, end, weight_.inputs, quantized);
     });
-    share_out(pool(), panels_of(weight_.rows), tokens, kernels.most_tokens, kernels.tile,
+    share_out(pool(), panels_of(weight_.rows), tokens, kernels.most_tokens, kernels.tile, {memory, bytes},
               [&](int64_t begin, int64_t end, int64_t first, int64_t last) {
                 kernels.fast(weight_, quantized, to, begin, end, first, last);
               });
@@ -241,7 +242,7 @@ class Int8Weight : public PackedWeight {
     pool().run(tokens, grain(), [&](int64_t begin, int64_t end) {
       widener.tokens.pack(x, type, stride, begin, end, packed);
     });
-    share_out(pool(), panels_of(weight_.rows), tokens, kernels.most_tokens, widener.tokens.tile,
+    share_out(pool(), panels_of(weight_.rows), tokens, kernels.most_tokens, widener.tokens.tile, Prepared::of(packed),
               [&](int64_t begin, int64_t end, int64_t first, int64_t last) {
                 kernels.exact(weight_, packed, to, begin, end, first, last);
               });

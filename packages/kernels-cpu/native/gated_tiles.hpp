@@ -37,10 +37,12 @@ void multiply_gated(const WidenRows& gates, const WidenRows& ups, Activation fun
   };
   uint8_t* const half = reinterpret_cast<uint8_t*>(const_cast<float*>(step_of(out, block / 2, 0))) + block % 2 * 32;
   with_gates(function, [&](const auto& product) {
-    multiply_many(widen, x, first, last, room, [&](int64_t token, int64_t count) {
+    const auto results = [&](int64_t token, int64_t count) {
       return GatedResults<std::remove_cvref_t<decltype(product)>>{product, gate_factor, up_factor,
                                                                    half + token * kWords * 4, count};
-    });
+    };
+    Nothing nothing;
+    multiply_many(widen, x, first, last, room, results, nothing);
   });
 }
 

@@ -54,14 +54,13 @@ inline void store_sums(float* to, bool both, int64_t stride = kPanel) {
   _tile_stored(3, to + kTokens * stride + 16, stride * 4);
 }
 
-// Where the sums of a panel go for `count` tokens, at most 32, from `token` on: into the results where tiles can be stored
-// there, which are asked for, as they are seldom in a near cache; else into a buffer.
+// Where the sums of a panel go for `count` tokens, at most 32, from `token` on: into the results where these are float32
+// and hold the whole panel, which are asked for, as they are seldom in a near cache; else into a buffer.
 class Results {
  public:
-  Results(const Output& out, int64_t panel, int64_t token, int64_t count, float factor)
-      : out_(out), panel_(panel), token_(token), count_(count), factor_(factor) {
-    if (out.type != Float::f32 || factor != 1.0f || count % kTokens != 0) return;
-    if ((panel + 1) * kPanelRows > out.rows) return;
+  Results(const Output& out, int64_t panel, int64_t token, int64_t count)
+      : out_(out), panel_(panel), token_(token), count_(count) {
+    if (out.type != Float::f32 || (panel + 1) * kPanelRows > out.rows) return;
     to_ = static_cast<float*>(out.data) + token * out.stride + panel * kPanelRows;
     for (int64_t t = 0; t < count; ++t) {
       __builtin_prefetch(to_ + t * out.stride, 1);
@@ -71,19 +70,22 @@ class Results {
 
   // Take what tiles hold; `buffer` is for 32 tokens.
   void store(float* buffer) const {
-    if (to_ != nullptr) return store_sums(to_, count_ > kTokens, out_.stride);
+    if (to_ != nullptr && count_ % kTokens == 0) return store_sums(to_, count_ > kTokens, out_.stride);
     store_sums(buffer, count_ > kTokens);
     written();
-    if (factor_ != 1.0f) {
-      for (int64_t i = 0; i < count_ * kPanel; i += kLanes) MODULM_ISA::store(buffer + i, load(buffer + i) * all(factor_));
-    }
-    store_panel(buffer, panel_, token_, token_ + count_, out_);
+    put(buffer);
   }
+
+  // Take [count][32] numbers.
+  void put(const float* sums) const { store_panel(sums, panel_, token_, token_ + count_, out_); }
+
+  float* in_place() const { return to_; }  // or null
+  int64_t stride() const { return out_.stride; }
+  int64_t count() const { return count_; }
 
  private:
   const Output& out_;
   const int64_t panel_, token_, count_;
-  const float factor_;
   float* to_ = nullptr;
 };
 
@@ -110,15 +112,22 @@ inline void add_step(const float* x, const uint8_t* weights) {
   _tile_dpbf16ps(3, 5, 7);
 }
 
+// What is done beside tiles, a part after each step.
+struct Nothing {
+  void expect(int64_t) const {}
+  void operator()() const {}
+};
+
 // The same for steps that follow one another, the activations' `stride` words apart.
-template <bool both, int64_t ahead>
-inline void add_steps(const float* x, int64_t stride, const uint8_t* weights, int64_t steps) {
-  for (; steps > 0; --steps, x += stride, weights += kStepBytes) add_step<both, ahead>(x, weights);
+template <bool both, int64_t ahead, class Beside>
+inline void add_steps(const float* x, int64_t stride, const uint8_t* weights, int64_t steps, Beside& beside) {
+  for (; steps > 0; --steps, x += stride, weights += kStepBytes) add_step<both, ahead>(x, weights), beside();
 }
 
-template <int64_t ahead = 0>
-inline void add_steps(const float* x, int64_t stride, const uint8_t* weights, int64_t steps, bool both) {
-  both ? add_steps<true, ahead>(x, stride, weights, steps) : add_steps<false, ahead>(x, stride, weights, steps);
+template <int64_t ahead = 0, class Beside = const Nothing>
+inline void add_steps(const float* x, int64_t stride, const uint8_t* weights, int64_t steps, bool both,
+                      Beside& beside = Nothing()) {
+  both ? add_steps<true, ahead>(x, stride, weights, steps, beside) : add_steps<false, ahead>(x, stride, weights, steps, beside);
 }
 
 }  // namespace

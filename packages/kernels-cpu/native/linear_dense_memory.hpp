@@ -89,17 +89,34 @@ inline uint8_t* scratch(int64_t size) {
   return room.data();
 }
 
+// What a job's caller has prepared for all threads, in one piece of memory, which lies in its caches: others ask for all of
+// it at once, as line by line each takes a while. More than the L1 cache holds is left to them.
+struct Prepared {
+  const uint8_t* data;
+  int64_t bytes;
+
+  static Prepared of(const Activations& x) {
+    return {reinterpret_cast<const uint8_t*>(x.packed), 4 * x.words() * x.tokens};
+  }
+
+  void ask_for() const {
+    for (int64_t at = 0; at < bytes && bytes <= (16 << 10); at += 64) __builtin_prefetch(data + at, 0, 3);
+  }
+};
+
 // Call `body(begin, end, first, last)` on the pool for panels [begin, end) of rows and a group of tokens [first, last). A
 // group has at most `most` tokens; it is made smaller, in whole tiles, where there would not be a few pieces for each thread.
 template <class Body>
-void share_out(Pool& pool, int64_t panels, int64_t tokens, int64_t most, int64_t tile, const Body& body) {
+void share_out(Pool& pool, int64_t panels, int64_t tokens, int64_t most, int64_t tile, const Prepared& prepared,
+               const Body& body) {
   const int64_t wanted = int64_t(pool.num_threads()) * 4;
   int64_t groups = (tokens + most - 1) / most;
   while (groups * tile < tokens && panels * groups < wanted) groups *= 2;
   const int64_t group = ((tokens + groups - 1) / groups + tile - 1) / tile * tile;
   groups = (tokens + group - 1) / group;
-  const int64_t pieces = panels * groups, grain = pieces / (wanted * 4);
+  const int64_t pieces = panels * groups, grain = pieces < wanted * 8 ? 1 : pieces / (wanted * 4);
   pool.run(pieces, grain, [&](int64_t begin, int64_t end) {
+    if (pool.begins_share(begin, pieces, grain)) prepared.ask_for();
     while (begin < end) {
       const int64_t panel = begin % panels, count = panels - panel < end - begin ? panels - panel : end - begin;
       const int64_t first = begin / panels * group, last = first + group;
@@ -133,7 +150,7 @@ void over_panels(const TokenPacker& packer, const Activations& packed, int64_t t
   constexpr int64_t kNearBytes = 1 << 20;  // of a group's activations, read again for each panel: they stay in the L2 cache
   const int64_t near = kNearBytes / (4 * packed.words()) / packer.tile * packer.tile;
   const int64_t most = near < packer.tile ? packer.tile : near < packer.most_tokens ? near : packer.most_tokens;
-  share_out(pool, panels, tokens, most, packer.tile, body);
+  share_out(pool, panels, tokens, most, packer.tile, Prepared::of(packed), body);
 }
 
 // out = x @ W.T by kernels of panels.

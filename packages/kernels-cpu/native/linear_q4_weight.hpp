@@ -94,14 +94,15 @@ class Q4Weight : public PackedWeight {
     }
     int64_t tile = linear_q4(isa_).max_tokens;
     while (tile / 2 >= num_tokens) tile /= 2;
-    uint8_t* memory = scratch(QuantizedRows::bytes_for(num_tokens, size, view_.unit, tile));
+    const int64_t bytes = QuantizedRows::bytes_for(num_tokens, size, view_.unit, tile);
+    uint8_t* memory = scratch(bytes);
     const QuantizedRows quantized = QuantizedRows::in(memory, num_tokens, size, view_.unit, tile);
     const auto quantize = activations(isa_).quantize_rows;
     over_tokens(num_tokens, pool, [&, quantize](int64_t begin, int64_t end) {
       quantize(x, type, stride, begin, end, size, quantized);
     });
     const auto kernel = linear_q4(isa_).fast;
-    if (num_tokens <= kFewTokens) return in_order(quantized, num_tokens, out, pool);
+    if (num_tokens <= kFewTokens) return in_order(quantized, {memory, bytes}, num_tokens, out, pool);
     in_pieces(num_tokens, pool, [&, kernel](int64_t first, int64_t last, int64_t begin, int64_t end) {
       kernel(view_, quantized, first, last, begin, end, out, {view_.data + memory_.size(), view_.data});
     });
@@ -126,11 +127,12 @@ class Q4Weight : public PackedWeight {
   }
 
   // With few tokens memory is the limit: each thread reads its share in order, and what it reads next meanwhile.
-  void in_order(const QuantizedRows& x, int64_t num_tokens, const Q4Out& out, Pool& pool) const {
+  void in_order(const QuantizedRows& x, const Prepared& prepared, int64_t num_tokens, const Q4Out& out, Pool& pool) const {
     const auto kernel = linear_q4(isa_).fast;
     const Stream all = stream();
     pool.run(all.blocks, all.grain, [&, kernel](int64_t first, int64_t last) {
       const int share = pool.share_of(first, all.blocks, all.grain);
+      if (pool.begins_share(first, all.blocks, all.grain)) prepared.ask_for();
       const uint8_t* next = next_.data == nullptr ? nullptr : next_.begin_of(share, pool);
       kernel(view_, x, first, last, 0, num_tokens, out, {all.begin_of(share + 1, pool), next});
     });

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <memory>
 
-#include "linear_bf16_tiles.hpp"
+#include "linear_tile_sums.hpp"
 
 namespace modulm::MODULM_ISA {
 namespace {
@@ -19,6 +19,7 @@ constexpr int64_t kRing = 8;
 struct alignas(64) WideRoom {
   uint8_t weights[kMostSteps * kStepBytes];
   float sums[kMostOfPanel * kPanel];
+  float scales[kPanel];
 };
 
 // The calling thread's, one for all kinds of weights and made when it is first asked for: what is declared `thread_local`
@@ -35,26 +36,53 @@ inline int64_t steps_at_once(int64_t steps) {
   return (steps + parts - 1) / parts;
 }
 
+// Where sums go that are whole, `factor` times.
+class Whole {
+ public:
+  Whole(float factor, WideRoom& room) : factor_(factor), room_(room) { std::fill_n(room.scales, kPanel, factor); }
+  ~Whole() { scaled.finish(); }
+
+  // Take what tiles hold; `buffer` is for 32 tokens and not used again for as many.
+  void take(const Results& results, float* buffer) {
+    factor_ == 1.0f ? results.store(buffer) : scaled.begin(buffer, room_.scales, nullptr, results, buffer);
+  }
+
+  Scaled scaled;
+
+ private:
+  const float factor_;
+  WideRoom& room_;
+};
+
+// Results that take what is whole.
+struct WholeResults {
+  Whole& whole;
+  const Results results;
+
+  void store(float* sums) const { whole.take(results, sums); }
+};
+
 // A panel for at most 32 tokens: a step is widened while tiles multiply the one before.
 template <class Source>
-void multiply_few(const Source& source, const Activations& x, int64_t panel, int64_t token, bool both,
-                  const Results& results, WideRoom& room) {
+void multiply_few(const Source& source, const Activations& x, int64_t panel, bool both, const Results& results,
+                  int64_t token, WideRoom& room, Whole& whole) {
   const int64_t steps = steps_of(x.inputs);
   const auto place = [&](int64_t step) { return room.weights + step % kRing * kStepBytes; };
   clear_sums();
   for (int64_t step = 0; step < steps + kLag; ++step) {
     if (step < steps) source(panel, step, place(step));
     written();
-    if (step >= kLag) add_steps(step_of(x, step - kLag, token), 0, place(step - kLag), 1, both);
+    if (step >= kLag) add_steps(step_of(x, step - kLag, token), 0, place(step - kLag), 1, both, whole.scaled);
   }
-  results.store(room.sums);
+  whole.take(results, room.sums);
 }
 
 // 32 rows for tokens [first, last), at most kMostOfPanel. `widen(begin, end, to)` is for steps, results(token, count) is
-// who stores what tiles hold, and asks for what that needs; it is not told of any tokens while steps are left.
-template <class Widen, class ResultsOf>
+// who stores what tiles hold, and asks for what that needs; it is not told of any tokens while steps are left. `beside` is called after
+// each step, and told how many there are.
+template <class Widen, class ResultsOf, class Beside>
 void multiply_many(const Widen& widen, const Activations& x, int64_t first, int64_t last, WideRoom& room,
-                   const ResultsOf& results_of) {
+                   const ResultsOf& results_of, Beside& beside) {
   const int64_t steps = steps_of(x.inputs), most = steps_at_once(steps), stride = x.tokens * kWords;
   for (int64_t begin = 0; begin < steps; begin += most) {
     const int64_t end = std::min(begin + most, steps);
@@ -66,7 +94,8 @@ void multiply_many(const Widen& widen, const Activations& x, int64_t first, int6
       float* sums = room.sums + (most == steps ? 0 : (token - first) * kPanel);
       begin == 0 ? clear_sums() : load_sums(sums, both);
       const auto results = results_of(token, is_last ? tokens : 0);
-      add_steps(step_of(x, begin, token), stride, room.weights, end - begin, both);
+      beside.expect(end - begin);
+      add_steps(step_of(x, begin, token), stride, room.weights, end - begin, both, beside);
       is_last ? results.store(sums) : store_sums(sums, both);
       written();
     }
@@ -79,17 +108,19 @@ void multiply_widened(const Source& source, float factor, const Activations& x, 
                       int64_t end, int64_t first, int64_t last) {
   WideRoom& room = room_of_thread<WideRoom>();
   const Tiles tiles(shapes_for(last - first));
+  Whole whole(factor, room);
   for (int64_t panel = begin; panel < end; ++panel) {
     if (last - first > kGroup) {
       const auto widen = [&](int64_t step, int64_t end, uint8_t* to) {
         for (; step < end; ++step, to += kStepBytes) source(panel, step, to);
       };
-      multiply_many(widen, x, first, last, room, [&](int64_t token, int64_t count) {
-        return Results(out, panel, token, count, factor);
-      });
+      const auto results = [&](int64_t token, int64_t count) {
+        return WholeResults{whole, Results(out, panel, token, count)};
+      };
+      multiply_many(widen, x, first, last, room, results, whole.scaled);
     } else {
-      const Results results(out, panel, first, last - first, factor);
-      multiply_few(source, x, panel, first, last - first > kTokens, results, room);
+      whole.scaled.expect(steps_of(x.inputs));
+      multiply_few(source, x, panel, last - first > kTokens, Results(out, panel, first, last - first), first, room, whole);
     }
   }
 }

@@ -38,6 +38,12 @@ class Pool {
     return number;
   }
 
+  // Whether a piece is the first of the share of the thread that has taken it, which is not the job's caller.
+  bool begins_share(int64_t begin, int64_t count, int64_t grain) const {
+    const int number = number_of_thread();
+    return number > 0 && begin == share_begin(number, count, grain);
+  }
+
   // Call `body(begin, end)` for disjoint ranges that cover [0, count), `grain` items at a time; returns when all are
   // done. `body` runs on several threads at once and must not throw. One job at a time: concurrent callers queue.
   template <class Body>

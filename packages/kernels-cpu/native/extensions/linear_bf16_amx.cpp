@@ -78,7 +78,7 @@ void multiply(const DensePanels& weight, const Activations& x, const Output& out
   for (int64_t panel = begin; panel < end; ++panel) {
     for (int64_t token = first; token < last; token += kGroup) {
       const int64_t next = token + kGroup < last ? token + kGroup : last;
-      const Results results(out, panel, token, next - token, 1.0f);
+      const Results results(out, panel, token, next - token);
       const auto add = token == first ? add_panel<kBytesNear> : add_panel<0>;  // other tokens find it in a cache
       add(weight.data + panel * weight.panel_bytes(), x, token, next - token > kTokens);
       results.store(sums);

@@ -48,9 +48,10 @@ class Product {
       fill(panel, begin, end);
       for (int64_t token = first; token < last; token += kGroup) {
         const int64_t next = std::min(token + kGroup, last), at = most == steps_ ? 0 : (token - first) * kPanel;
-        add(begin, end, token, next - token, room_.wide.sums + at, room_.totals + at);
-        if (end == steps_) put(panel, token, next, room_.totals + at);
+        const Results results(out_, panel, token, end == steps_ ? next - token : 0);
+        add(panel, begin, end, token, next - token, results, room_.wide.sums + at, room_.totals + at);
       }
+      scaled_.finish();
     }
   }
 
@@ -70,20 +71,38 @@ class Product {
   }
 
   // Steps [begin, end), which are widened, for at most 32 tokens.
-  void add(int64_t begin, int64_t end, int64_t token, int64_t tokens, float* sums, float* totals) {
+  void add(int64_t panel, int64_t begin, int64_t end, int64_t token, int64_t tokens, const Results& results, float* sums,
+           float* totals) {
     const int64_t stride = x_.tokens * kWords;
     const bool both = tokens > kTokens;
     for (int64_t step = begin; step < end;) {
       const int64_t column = step / block_, next = std::min((column + 1) * block_, end);
       step == column * block_ ? clear_sums() : load_sums(sums, both);
-      add_steps(step_of(x_, step, token), stride, room_.wide.weights + (step - begin) * kStepBytes, next - step, both);
-      if (next == steps_ || next == (column + 1) * block_) {
-        take(room_.scales + (column - begin / block_) * kPanel, tokens, column == 0, totals);
+      scaled_.expect(next - step);
+      add_steps(step_of(x_, step, token), stride, room_.wide.weights + (step - begin) * kStepBytes, next - step, both,
+                scaled_);
+      const float* scales = room_.scales + (column - begin / block_) * kPanel;
+      const float* before = column == 0 ? nullptr : totals;
+      if (next == steps_) {
+        leave(panel, token, tokens, results, sums, scales, before, totals);
+      } else if (next == (column + 1) * block_) {
+        scaled_.begin(sums, scales, before, totals, kPanel, tokens);
       } else {
         store_sums(sums, both);
+        written();
       }
       step = next;
     }
+  }
+
+  void leave(int64_t panel, int64_t token, int64_t tokens, const Results& results, float* sums, const float* scales,
+             const float* before, float* totals) {
+    if (weight_.nan_rows == nullptr || weight_.nan_rows[panel] == 0) {
+      return scaled_.begin(sums, scales, before, results, totals);
+    }
+    scaled_.begin(sums, scales, before, totals, kPanel, tokens);
+    scaled_.finish();
+    put(panel, token, token + tokens, totals);
   }
 
   // What tiles hold, the sums of a block, is scaled and added up.
@@ -105,6 +124,7 @@ class Product {
   const Output& out_;
   const int64_t steps_, block_;  // of a block of scales
   Room& room_;
+  Scaled scaled_;
 };
 
 template <Element element>

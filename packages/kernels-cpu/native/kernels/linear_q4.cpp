@@ -13,6 +13,7 @@
 #else
 #include "linear_q4_generic.hpp"
 #endif
+#include "in_turn.hpp"
 #include "linear_q4_totals.hpp"
 
 namespace modulm::MODULM_ISA {
@@ -41,21 +42,38 @@ struct TileAt {
   }
 };
 
+// What compilers may take for granted of a weight, and of activations: nothing,
+struct Any {
+  static constexpr int kGroupsAtOnce = 1;
+  static bool holds(const Q4View&, const QuantizedRows&) { return true; }
+};
+
+// or of what type scales are, that each is for so many units, and that tokens lie apart: loops become as short as they can be.
+template <int kUnit, ScaleType kScales, int kUnits>
+struct Known {
+  static constexpr int kGroupsAtOnce = 64 / kUnit;
+  static bool holds(const Q4View& weight, const QuantizedRows& x) {
+    return weight.lanes == kLanes && weight.unit == kUnit && weight.scale_type == kScales &&
+           weight.units_per_group == kUnits && x.tile == 1;
+  }
+};
+
 // Blocks that follow each other, with T tokens. What lies at `soon` is asked for meanwhile.
-template <Q4Kind kKind, int kUnit, int kBlocks, int T>
+template <Q4Kind kKind, int kUnit, int kBlocks, int T, class Shape>
 [[gnu::noinline]] void fast_blocks(const Q4View& weight, const QuantizedRows& x, int64_t block, int64_t token,
                                    const Q4Out& out, const uint8_t* soon) {
+  if (!Shape::holds(weight, x)) __builtin_unreachable();
   const UnitSums<kKind> unit_sums(weight);
-  const int64_t tile = x.tile, units_per_group = weight.units_per_group, groups = weight.groups;
-  const int64_t head_bytes = weight.head_bytes(), stride = weight.block_bytes();
+  const int64_t tile = x.tile, units_per_group = weight.units_per_group;
+  int64_t left = weight.groups;
+  const int64_t head_bytes = weight.head_bytes(), group_bytes = weight.group_bytes(), stride = weight.block_bytes();
   const uint8_t *begin = weight.data + block * stride, *at = begin;
   TileAt from(x, token);
   Floats total[kBlocks][T];
   for (int b = 0; b < kBlocks; ++b) {
     for (int t = 0; t < T; ++t) total[b][t] = zero();
   }
-  for (int64_t g = 0; g < groups; ++g) {
-    if (soon != nullptr) ask_for(soon + g * kBlocks * weight.group_bytes(), kBlocks * weight.group_bytes());
+  const auto add_group = [&] {
     Floats scale[kBlocks], minimum[kBlocks];
     for (int b = 0; b < kBlocks; ++b) {
       scale[b] = load_scales(at + b * stride, weight.scale_type);
@@ -79,7 +97,22 @@ template <Q4Kind kKind, int kUnit, int kBlocks, int T>
         }
       }
     }
-  }
+  };
+  // Several groups in turn; lines are asked for one by one, as many at once would wait for each other.
+  const auto add_groups = [&](auto count) {
+    const int64_t bytes = kBlocks * group_bytes;
+    for (; left >= count; left -= count) {
+      quads_in_turn<int(count)>([&](auto number) {
+        if (soon != nullptr) {
+          for (int64_t line = (number * bytes + 63) / 64; line * 64 < (number + 1) * bytes; ++line) ask_for(soon + line * 64, 64);
+        }
+        add_group();
+      });
+      if (soon != nullptr) soon += count * bytes;
+    }
+  };
+  if constexpr (Shape::kGroupsAtOnce > 1) add_groups(Number<Shape::kGroupsAtOnce>());
+  add_groups(Number<1>());
 #pragma GCC unroll 8
   for (int t = 0; t < T; ++t) {
     add_high<kKind, kUnit>(unit_sums, weight, begin, x, token, t, total);
@@ -137,13 +170,26 @@ void by_tokens(int64_t begin, int64_t end, const Step& step) {
   }
 }
 
+// One token by blocks [first, last), if it lies as `Shape` says.
+template <Q4Kind kKind, int kUnit, ScaleType kScales, int kUnits = 1>
+bool is_one_of(const Q4View& weight, const QuantizedRows& x, int64_t first, int64_t last, int64_t token,
+               const Q4Out& out, const Q4Ahead& ahead) {
+  using Shape = Known<kUnit, kScales, kUnits>;
+  if (weight.kind != kKind || !Shape::holds(weight, x)) return false;
+  for (int64_t block = first; block < last; ++block) {
+    const uint8_t* soon = soon_after(weight.data + block * weight.block_bytes(), ahead);
+    fast_blocks<kKind, kUnit, 1, 1, Shape>(weight, x, block, token, out, soon);
+  }
+  return true;
+}
+
 template <Q4Kind kKind, int kUnit>
 void fast_of(const Q4View& weight, const QuantizedRows& x, int64_t first, int64_t last, int64_t begin, int64_t end,
              const Q4Out& out, const Q4Ahead& ahead) {
   const auto multiply = [&]<int kBlocks>(int64_t block) {
     const uint8_t* soon = soon_after(weight.data + block * weight.block_bytes(), ahead);
     by_tokens(begin, end, [&]<int T>(int64_t token) {
-      fast_blocks<kKind, kUnit, kBlocks, T>(weight, x, block, token, out, token == begin ? soon : nullptr);
+      fast_blocks<kKind, kUnit, kBlocks, T, Any>(weight, x, block, token, out, token == begin ? soon : nullptr);
     });
   };
   int64_t block = first;
@@ -153,8 +199,18 @@ void fast_of(const Q4View& weight, const QuantizedRows& x, int64_t first, int64_
   for (; block < last; ++block) multiply.template operator()<1>(block);
 }
 
+// The kinds that most checkpoints have: NVFP4, MXFP4, integers in groups of 32 with one zero point or with minimums.
+constexpr auto kKnown = {
+    is_one_of<Q4Kind::codebook, 16, ScaleType::f16_byte>, is_one_of<Q4Kind::codebook, 32, ScaleType::exponent>,
+    is_one_of<Q4Kind::offset, 32, ScaleType::f16>, is_one_of<Q4Kind::minimums, 32, ScaleType::f16>};
+
 void fast(const Q4View& weight, const QuantizedRows& x, int64_t first, int64_t last, int64_t begin, int64_t end,
           const Q4Out& out, const Q4Ahead& ahead) {
+  if (end - begin == 1) {
+    for (const auto known : kKnown) {
+      if (known(weight, x, first, last, begin, out, ahead)) return;
+    }
+  }
   with_kind(weight.kind, [&]<Q4Kind kKind>() {
     const auto multiply = weight.unit == 32 ? fast_of<kKind, 32> : fast_of<kKind, 16>;
     multiply(weight, x, first, last, begin, end, out, ahead);

@@ -49,15 +49,21 @@ inline int32_t rounded(float x, float inverse) {
   return __builtin_bit_cast(int32_t, x * inverse + kRound) - __builtin_bit_cast(int32_t, kRound);
 }
 
-// A function of its own with a count not known to compilers: unrolled whole, the loop becomes no vectors.
-[[gnu::noipa]] int32_t round_all(const float* __restrict x, int64_t count, float inverse, int8_t* __restrict codes) {
-  int32_t sum = 0;
-  for (int64_t i = 0; i < count; ++i) {
-    const int32_t code = rounded(x[i], inverse);
-    codes[i] = int8_t(code);
-    sum += code;
+typedef float LooseFloats __attribute__((vector_size(32), aligned(4), may_alias));
+typedef int8_t LooseBytes __attribute__((vector_size(8), aligned(1), may_alias));
+
+// The codes of a group. Returns their sum.
+template <int kGroup>
+int32_t round_all(const float* x, float inverse, int8_t* codes) {
+  Bits sum{};
+  for (int i = 0; i < kGroup; i += 8) {
+    const Bits eight = Bits(*reinterpret_cast<const LooseFloats*>(x + i) * inverse + kRound) - __builtin_bit_cast(int32_t, kRound);
+    *reinterpret_cast<LooseBytes*>(codes + i) = __builtin_convertvector(eight, LooseBytes);
+    sum += eight;
   }
-  return sum;
+  sum += __builtin_shufflevector(sum, sum, 4, 5, 6, 7, 0, 1, 2, 3);
+  sum += __builtin_shufflevector(sum, sum, 2, 3, 0, 1, 6, 7, 4, 5);
+  return sum[0] + sum[1];
 }
 
 // Takes the quad that holds more than `limit` out of a group whose scale is `scale`: puts its codes' low part in
@@ -92,7 +98,7 @@ bool quantize_group(const float* x, float mean, const QuantizedRows& out, int64_
   const bool has_high = (first - second) / mean * (first + second) > mean;
   const float least = first / 127.0f, limit = !has_high ? first : second > least ? second : least;
   const float scale = limit / 127.0f;
-  int32_t sum = round_all(x, kGroup, 127.0f / limit, codes), low = sum;
+  int32_t sum = round_all<kGroup>(x, 127.0f / limit, codes), low = sum;
   if (has_high) {
     *high = take_high<kGroup>(x, limit, scale, codes);
     low = sum - 128 * high->sum;
