@@ -108,6 +108,8 @@ def _set_scales(module: Any, args: Any) -> None:
     if hasattr(module, "weight_global_scale"):
         outer = generate_gparam(weight.amin(), weight.amax())
         module.weight_global_scale.data.copy_(outer)
+    if hasattr(module, "input_global_scale"):  # the library leaves it as memory was, until activations have been seen
+        module.input_global_scale.data.fill_(1.0)
     scale, zero_point = calculate_qparams(parts.amin(-1), parts.amax(-1), args, global_scale=outer)
     module.weight_scale.data.copy_(scale.reshape(module.weight_scale.shape))
     if hasattr(module, "weight_zero_point"):
