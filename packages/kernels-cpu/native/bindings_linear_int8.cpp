@@ -89,7 +89,8 @@ class Int8Weight : public PackedWeight {
   }
 
   const TokenPacker* packer(int64_t tokens, bool exact) const override {
-    const PanelKernels<Int8Panels>* widened = exact ? nullptr : widened_int8(isa(), tokens);
+    const bool as_integers = exact || int8_tiles(weight_, isa(), tokens) != nullptr;
+    const PanelKernels<Int8Panels>* widened = as_integers ? nullptr : widened_int8(isa(), tokens);
     return widened == nullptr ? nullptr : &widened->tokens;
   }
 
@@ -125,14 +126,16 @@ class Int8Weight : public PackedWeight {
   void product(const void* from, Float from_type, int64_t stride, int64_t tokens, const Output& to, Isa isa,
                bool exact) const {
     if (exact) return multiply_exactly(from, from_type, stride, tokens, to, isa);
-    if (const PanelKernels<Int8Panels>* widened = widened_int8(isa, tokens)) {
+    const Int8Kernels* tiles = int8_tiles(weight_, isa, tokens);
+    if (const PanelKernels<Int8Panels>* widened = tiles == nullptr ? widened_int8(isa, tokens) : nullptr) {
       return modulm::multiply_panels(*widened, weight_, from, from_type, stride, tokens, weight_.inputs, to, pool());
     }
-    const Int8Kernels& kernels = int8(isa);
+    const Int8Kernels& kernels = tiles == nullptr ? int8(isa) : *tiles;
     const ActivationKernels& quantizer = activations(isa);
-    const int64_t bytes = QuantizedRows::bytes_for(tokens, weight_.inputs, weight_.unit);
+    const int64_t tile = tiles == nullptr ? 1 : tiles->tile;
+    const int64_t bytes = QuantizedRows::bytes_for(tokens, weight_.inputs, weight_.unit, tile);
     uint8_t* memory = scratch(bytes);
-    const QuantizedRows quantized = QuantizedRows::in(memory, tokens, weight_.inputs, weight_.unit);
+    const QuantizedRows quantized = QuantizedRows::in(memory, tokens, weight_.inputs, weight_.unit, tile);
     pool().run(tokens, grain(), [&](int64_t begin, int64_t end) {
       quantizer.quantize_rows(from, from_type, stride, begin, end, weight_.inputs, quantized);
     });

@@ -81,15 +81,17 @@ struct Activations {
   int64_t tokens;
   int64_t inputs;
   int64_t inputs_per_word = 1;
+  float* sums = nullptr;  // [step][token], where words are pairs: what each 32 inputs of a token add up to, if its packer says so
 
   int64_t words() const { return (inputs + inputs_per_word - 1) / inputs_per_word; }
   const float* at(int64_t chunk, int64_t token) const { return packed + (chunk * tokens + token) * kChunk; }
-  static Activations in(const void* memory, int64_t tokens, int64_t inputs, int64_t inputs_per_word = 1) {
-    return {static_cast<const float*>(memory), tokens, inputs, inputs_per_word};
+  static Activations in(void* memory, int64_t tokens, int64_t inputs, int64_t inputs_per_word = 1) {
+    float* const packed = static_cast<float*>(memory);
+    return {packed, tokens, inputs, inputs_per_word, packed + (inputs + 31) / 32 * 16 * tokens};
   }
   // Inputs [begin, end) alone, where the packer keeps so many together.
   Activations slice(int64_t begin, int64_t end) const {
-    return {packed + begin / inputs_per_word * tokens, tokens, end - begin, inputs_per_word};
+    return {packed + begin / inputs_per_word * tokens, tokens, end - begin, inputs_per_word, sums + begin / 32 * tokens};
   }
   // More than enough for words of two inputs.
   static int64_t bytes_for(int64_t tokens, int64_t inputs) { return chunks_of(inputs) * tokens * kChunk * 4; }

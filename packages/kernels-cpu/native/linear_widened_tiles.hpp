@@ -26,7 +26,7 @@ struct alignas(64) WideRoom {
 // itself, the system clears for every thread that calls this library at all.
 template <class Room>
 Room& room_of_thread() {
-  thread_local const std::unique_ptr<Room> room(new Room);
+  thread_local const std::unique_ptr<Room> room(new Room());
   return *room;
 }
 

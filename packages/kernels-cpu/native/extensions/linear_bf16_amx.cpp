@@ -6,8 +6,14 @@ namespace modulm::MODULM_ISA {
 namespace {
 
 // Two neighbours in a word, rounded to nearest even; what float32 holds only as a subnormal becomes 0.
-inline void round_step(const float* from, void* to) {
-  _mm512_store_si512(to, (__m512i)_mm512_cvtne2ps_pbh(load(from + kLanes), load(from)));
+inline __m512bh round_step(const float* from, void* to) {
+  const __m512bh words = _mm512_cvtne2ps_pbh(load(from + kLanes), load(from));
+  _mm512_store_si512(to, (__m512i)words);
+  return words;
+}
+
+inline float sum_of(__m512bh words) {
+  return _mm512_reduce_add_ps(_mm512_dpbf16_ps(_mm512_setzero_ps(), words, (__m512bh)_mm512_set1_epi16(0x3f80)));
 }
 
 void pack_tokens(const void* x, Float type, int64_t stride, int64_t begin, int64_t end, const Activations& to) {
@@ -19,7 +25,9 @@ void pack_tokens(const void* x, Float type, int64_t stride, int64_t begin, int64
       const int64_t at = token * stride + input;
       const bool is_ready = type == Float::f32 && count == kStepInputs;
       if (!is_ready) widen_row(x, type, at, count, wide);
-      round_step(is_ready ? static_cast<const float*>(x) + at : wide, const_cast<float*>(step_of(to, step, token)));
+      const float* from = is_ready ? static_cast<const float*>(x) + at : wide;
+      const __m512bh words = round_step(from, const_cast<float*>(step_of(to, step, token)));
+      if (to.tokens <= kTokens) to.sums[step * to.tokens + token] = sum_of(words);
     }
   }
 }

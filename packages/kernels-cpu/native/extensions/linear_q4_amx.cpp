@@ -1,51 +1,10 @@
 // Products of many tokens with 4-bit weights in tiles of bfloat16: scales and minimums go into the weights, so that sums run
 // over all inputs, where integers must be scaled unit by unit.
-#include <cmath>
-
-#include "linear_q4.hpp"
-#include "linear_widened_tiles.hpp"
+#include "linear_coded_tiles.hpp"
+#include "linear_q4_values.hpp"
 
 namespace modulm::MODULM_ISA {
 namespace {
-
-// What 16 codes stand for, before scales: numbers of few bits where there are such, in units of `weight.step`.
-struct Table {
-  alignas(64) float numbers[16];
-  bool are_exact;  // products with all scales fit bfloat16
-
-  explicit Table(const Q4View& weight) {
-    const bool is_codebook = weight.kind == Q4Kind::codebook;
-    const uint32_t rest = weight.scale_type == ScaleType::f16_byte ? 0xfffffu : 0xffffu;
-    are_exact = is_codebook && weight.scale_type >= ScaleType::f16_byte;
-    for (int code = 0; code < 16; ++code) {
-      const float value = weight.values[code], steps = float(weight.steps[code]);
-      const bool is_whole = std::fabs(steps * weight.step - value) <= 0x1p-20f * std::fabs(value);
-      numbers[code] = !is_codebook ? float(code) : is_whole ? steps : value / weight.step;
-      are_exact &= (__builtin_bit_cast(uint32_t, numbers[code]) & rest) == 0;
-    }
-  }
-};
-
-inline __m512i of_bytes(const uint8_t* from) {
-  return _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
-}
-
-inline Vec scales_at(const uint8_t* from, ScaleType type) {
-  switch (type) {
-    case ScaleType::f32: return load(reinterpret_cast<const float*>(from));
-    case ScaleType::f16: return load(reinterpret_cast<const Half*>(from));
-    case ScaleType::f16_byte: return _mm512_cvtph_ps(_mm512_cvtepi32_epi16(_mm512_slli_epi32(of_bytes(from), 7)));
-    case ScaleType::exponent: break;
-  }
-  return _mm512_castsi512_ps(_mm512_slli_epi32(of_bytes(from), 23));
-}
-
-// Minimums of a group whose head is at `head`.
-inline Vec minimums_at(const Q4View& weight, const uint8_t* head) {
-  const uint8_t* at = head + weight.scale_bytes();
-  if (!weight.zero_points) return scales_at(at, weight.scale_type);
-  return scales_at(head, weight.scale_type) * -_mm512_cvtepi32_ps(of_bytes(at));
-}
 
 constexpr int64_t kAhead = 2;  // blocks: the same of the next panel is asked for, as few tokens wait for memory
 
@@ -103,6 +62,72 @@ class Widen {
 
 float factor_of(const Q4View& weight) { return weight.kind == Q4Kind::codebook ? weight.step : 1.0f; }
 
+// Numbers of 16 codes as bfloat16, twice; of weights whose units are steps and whose numbers are exact in it.
+struct CodedNumbers {
+  __m512i numbers;
+  bool fit;
+
+  explicit CodedNumbers(const Q4View& weight) {
+    Vec wide = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    if (weight.kind == Q4Kind::offset) wide = wide - all(float(weight.offset));
+    if (weight.kind == Q4Kind::codebook) wide = load(Table(weight).numbers);
+    const __m256i narrow = (__m256i)_mm512_cvtneps_pbh(wide);
+    const __m512i back = _mm512_slli_epi32(_mm512_cvtepu16_epi32(narrow), 16);
+    fit = weight.unit == kStepInputs && _mm512_cmpneq_epi32_mask(back, _mm512_castps_si512(wide)) == 0;
+    numbers = _mm512_broadcast_i64x4(narrow);
+  }
+};
+
+// See `multiply_rows`. Where there are minimums, 128 + code is what the code's bits below the exponent of 128 stand for: to look
+// numbers up takes the port that shifts take too.
+template <bool has_minimums>
+class CodedSource {
+ public:
+  CodedSource(const Q4View& weight, const CodedNumbers& numbers, int64_t block)
+      : weight_(&weight), numbers_(numbers.numbers), at_(weight.data + block * weight.block_bytes()),
+        head_bytes_(weight.head_bytes()), ahead_(kAhead * weight.block_bytes()) {}
+
+  void head(float* to) {
+    __builtin_prefetch(at_ + ahead_, 0, 2);
+    const Vec scale = scales_at(at_, weight_->scale_type);
+    store(to, scale);
+    if constexpr (has_minimums) store(to + kLanes, fma(scale, all(-128.0f), minimums_at(*weight_, at_)));
+    at_ += head_bytes_;
+  }
+
+  // Bytes of codes become words of two inputs.
+  void unpack(uint8_t* to) {
+    const __m512i order = _mm512_set4_epi32(0x0f0d0e0c, 0x0b090a08, 0x07050604, 0x03010200);
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i, to += 256, at_ += 64) {
+      __builtin_prefetch(at_ + ahead_, 0, 2);
+      const __m512i raw = _mm512_shuffle_epi8(_mm512_loadu_si512(at_), order);
+      const auto number = [&](int shift) {
+        const __m512i code = _mm512_srli_epi16(raw, unsigned(shift));
+        if constexpr (!has_minimums) return _mm512_permutexvar_epi16(code, numbers_);  // 5 bits count: the uppermost changes nothing
+        return _mm512_ternarylogic_epi32(_mm512_set1_epi16(0x4300), code, _mm512_set1_epi16(15), 0xf8);  // a | b & c
+      };
+      _mm512_store_si512(to, number(0));
+      _mm512_store_si512(to + 64, number(8));
+      _mm512_store_si512(to + 128, number(4));
+      _mm512_store_si512(to + 192, number(12));
+    }
+  }
+
+ private:
+  const Q4View* weight_;
+  __m512i numbers_;
+  const uint8_t* at_;
+  int64_t head_bytes_, ahead_;
+};
+
+template <bool has_minimums>
+void multiply_codes(const Q4View& weight, const CodedNumbers& numbers, const Activations& x, const Output& out, int64_t begin,
+                    int64_t end, int64_t last) {
+  const auto source = [&](int64_t block) { return CodedSource<has_minimums>(weight, numbers, block); };
+  multiply_coded<has_minimums>(source, weight.blocks(), weight.units_per_group, factor_of(weight), x, out, begin, end, last);
+}
+
 float widen(const Q4View& weight, int64_t block, int64_t begin, int64_t end, uint8_t* to) {
   with_kind(weight.kind, [&]<Q4Kind kKind>() {
     const Widen<kKind> widen(weight);
@@ -113,6 +138,11 @@ float widen(const Q4View& weight, int64_t block, int64_t begin, int64_t end, uin
 
 void multiply(const Q4View& weight, const Activations& x, const Output& out, int64_t begin, int64_t end, int64_t first,
               int64_t last) {
+  const CodedNumbers numbers(weight);
+  if (x.tokens <= kTokens && numbers.fit) {
+    const auto multiply = weight.kind == Q4Kind::minimums ? multiply_codes<true> : multiply_codes<false>;
+    return multiply(weight, numbers, x, out, begin, end, last);
+  }
   const float factor = factor_of(weight);
   with_kind(weight.kind, [&]<Q4Kind kKind>() {
     multiply_widened(Widen<kKind>(weight), factor, x, out, begin, end, first, last);

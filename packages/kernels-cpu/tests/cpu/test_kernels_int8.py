@@ -10,7 +10,7 @@ import torch
 from activation_rule import quantized
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tile_rule import FEWEST, assert_tiled, is_tiled
+from tile_rule import FEW, FEWEST, assert_tiled, is_tiled
 
 from modulm.interfaces.quantization import ChannelInt8, GroupedInt
 from modulm.reference.dequantize import dequantize
@@ -93,7 +93,7 @@ def multiply(packed, x, isa, exact=False):
 
 
 def assert_fast(got, x, weight, isa):
-    if is_tiled(isa, len(x)):
+    if is_tiled(isa, len(x), getattr(weight, "bits", 8)):
         assert_tiled(got, x, dequantize(weight, torch.float32).double().numpy(), terms=largest_terms(weight))
     else:
         assert_product(got, quantized(x, unit_of(weight)).values(x.shape[1]), weight)
@@ -197,9 +197,20 @@ def test_neither_threads_nor_company_change_a_result(isa, precision, bits):
     finally:
         _native.set_num_threads(threads)
     assert all(torch.equal(result, results[0]) for result in results)
-    size = FEWEST if precision == "fast" and is_tiled(isa, FEWEST) else 1  # fewer tokens go another way
-    alone = torch.cat([packed.linear(rows, isa) for rows in x[: 3 * FEWEST].split(size)])
-    assert torch.equal(alone, results[0][: 3 * FEWEST])
+    size = FEW + 1 if precision == "fast" and is_tiled(isa, FEW + 1) else 1  # fewer tokens go another way
+    alone = torch.cat([packed.linear(rows, isa) for rows in x[: 3 * size].split(size)])
+    assert torch.equal(alone, results[0][: 3 * size])
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("group_size", [16, 32, 96])
+def test_bytes_in_tiles_have_the_bits_of_one_token(isa, kind, group_size):
+    packed = pack(grouped(8, kind, 77, 288, group_size), "fast")
+    x = torch.from_numpy(activations(FEW, 288))
+    alone = torch.cat([packed.linear(row, isa) for row in x.split(1)])
+    for count in range(2, FEW + 1):
+        assert torch.equal(packed.linear(x[:count], isa), alone[:count]), count
 
 
 @pytest.mark.parametrize("isa", ISAS)

@@ -1,21 +1,24 @@
-"""How products of many tokens go on AMX: the rule of `native/linear_widened_tiles.hpp` as bounds against float64.
+"""How products of many tokens go on AMX, as bounds against float64: the rules of `native/linear_widened_tiles.hpp`.
 
 Activations are rounded to bfloat16. Weights become bfloat16 too, cut off after they grew by what that takes on average,
 so that each errs by less than 0.72 of a step of its power of two (2^-7), and all of them together to both sides alike.
+With at most `FEW` tokens codes of 4 bits in whole steps stay exact (`linear_coded_tiles.hpp`), and bytes are multiplied
+as integers, as they are with fewer tokens.
 """
 
 import ml_dtypes
 import numpy as np
 
 FEWEST = 12
+FEW = 16
 STEP = 2.0**-7
 
 
-def is_tiled(isa, num_tokens):
-    """Say whether an instruction set, "" for the one of this machine, multiplies so many tokens in tiles."""
+def is_tiled(isa, num_tokens, bits=4):
+    """Say whether an instruction set, "" for the one of this machine, takes tiles of bfloat16 for so many tokens."""
     from modulm_kernels_cpu import _native
 
-    return (isa or _native.isa()) == "amx" and num_tokens >= FEWEST
+    return (isa or _native.isa()) == "amx" and num_tokens >= FEWEST and (bits <= 6 or num_tokens > FEW)
 
 
 def assert_tiled(got, x, weight, *, terms, are_exact=False):
