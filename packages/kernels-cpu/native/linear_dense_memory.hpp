@@ -131,12 +131,16 @@ inline int64_t packed_tokens(const TokenPacker& packer, int64_t tokens) {
   return (tokens + packer.tile - 1) / packer.tile * packer.tile;
 }
 
-// Activations [tokens, inputs] of `type`, rows `stride` numbers apart, packed in the thread's room.
+// The thread's room for `tokens` packed activations.
+inline Activations room_for(const TokenPacker& packer, int64_t tokens, int64_t inputs) {
+  const int64_t room = packed_tokens(packer, tokens);
+  return Activations::in(scratch(Activations::bytes_for(room, inputs)), room, inputs, packer.inputs_per_word);
+}
+
+// Activations [tokens, inputs] of `type`, rows `stride` numbers apart, packed there.
 inline Activations packed_by(const TokenPacker& packer, const void* x, Float type, int64_t stride, int64_t tokens,
                              int64_t inputs, Pool& pool) {
-  const int64_t room = packed_tokens(packer, tokens);
-  const Activations packed =
-      Activations::in(scratch(Activations::bytes_for(room, inputs)), room, inputs, packer.inputs_per_word);
+  const Activations packed = room_for(packer, tokens, inputs);
   pool.run(tokens, 1 + (1 << 14) / inputs, [&](int64_t begin, int64_t end) {
     packer.pack(x, type, stride, begin, end, packed);
   });

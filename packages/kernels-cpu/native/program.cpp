@@ -9,6 +9,7 @@ namespace {
 
 constexpr int64_t kBlockRows = 256;        // about so many: weights are read, and widened, once for each block
 constexpr int64_t kFewestRows = 160;       // of a block
+constexpr int64_t kRowsAtOnce = 8;         // that operations by rows leave to one another in the L1 cache
 constexpr int64_t kBlockTile = 32;         // blocks begin at a multiple of it
 constexpr int64_t kBlockNumbers = 1 << 20; // of a block's local buffers, few of which are in use at a time
 
@@ -88,14 +89,47 @@ bool Frame::holds(const Place& place, int64_t size) const {
   return size > 0 && place.offset >= 0 && place.offset <= whole - size && place.stride >= size && place.stride <= whole;
 }
 
+void Stretch::add(std::unique_ptr<Operation> operation) {
+  const auto *by_rows = dynamic_cast<const RowOperation*>(operation.get());
+  const auto *product = dynamic_cast<const Product*>(operation.get());
+  steps_.push_back({std::move(operation), by_rows, product});
+}
+
 void Stretch::run(Frame& frame) const {
-  const auto run_all = [&](Frame& rows) {
-    for (const auto& operation : operations_) operation->run(rows);
-  };
   const int64_t blocks = frame.num_blocks();
-  if (blocks > 1) return frame.over_blocks(blocks, run_all);
+  if (blocks > 1) return frame.over_blocks(blocks, [&](Frame& rows) { run_all(rows); });
   frame.make_local_room();
   run_all(frame);
+}
+
+void Stretch::run_all(Frame& frame) const {
+  for (size_t number = 0; number < steps_.size();) {
+    if (steps_[number].by_rows != nullptr) {
+      number = run_rows(frame, number);
+    } else {
+      steps_[number++].operation->run(frame);
+    }
+  }
+}
+
+// From `first` on, and the product that follows. Returns the number of the next operation.
+size_t Stretch::run_rows(Frame& frame, size_t first) const {
+  size_t end = first;
+  int64_t work = 0;
+  for (; end < steps_.size() && steps_[end].by_rows != nullptr; ++end) work += steps_[end].by_rows->row_work();
+  const Product* product = end < steps_.size() ? steps_[end].product : nullptr;
+  const Packing packing = product != nullptr ? product->packing(frame) : Packing{};
+  if (packing.by != nullptr) work += 2 * packing.to.inputs;
+  over_rows(frame, frame.rows, work, [&](int64_t begin, int64_t stop) {
+    for (int64_t row = begin; row < stop; row += kRowsAtOnce) {
+      const int64_t next = std::min(row + kRowsAtOnce, stop);
+      for (size_t number = first; number < end; ++number) steps_[number].by_rows->run_rows(frame, row, next);
+      if (packing.by != nullptr) packing.run(row, next);
+    }
+  });
+  if (packing.by == nullptr) return end;
+  product->run_packed(frame, packing);
+  return end + 1;
 }
 
 Frame& Section::prepare(int64_t rows) {

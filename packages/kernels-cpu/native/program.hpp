@@ -111,15 +111,53 @@ class Operation {
   virtual void run(Frame& frame) const = 0;
 };
 
+// One that reads a row of what is there and writes a row, with little work for each number.
+class RowOperation : public Operation {
+ public:
+  virtual void run_rows(const Frame& frame, int64_t begin, int64_t end) const = 0;
+  virtual int64_t row_work() const = 0;  // numbers
+
+  void run(Frame& frame) const override {
+    over_rows(frame, frame.rows, row_work(), [&](int64_t begin, int64_t end) { run_rows(frame, begin, end); });
+  }
+};
+
+// Rows as a product wants them, and who packs them; null where it takes so many as they are.
+struct Packing {
+  const TokenPacker* by = nullptr;
+  const float* x = nullptr;
+  int64_t stride = 0;
+  Activations to{};
+
+  void run(int64_t begin, int64_t end) const { by->pack(x, Float::f32, stride, begin, end, to); }
+};
+
+// One that may begin with packing.
+class Product : public Operation {
+ public:
+  virtual Packing packing(Frame& frame) const = 0;
+  virtual void run_packed(Frame& frame, const Packing& packed) const = 0;
+};
+
 // Operations that leave rows apart. Where there are many rows, a thread takes a block of them from the first operation to
-// the last, so that what is between stays in its cache; only this part of it then ever exists.
+// the last, so that what is between stays in its cache; only this part of it then ever exists. Operations by rows, and the
+// packing they end with, are one job of the pool, a few rows at a time.
 class Stretch : public Operation {
  public:
-  void add(std::unique_ptr<Operation> operation) { operations_.push_back(std::move(operation)); }
+  void add(std::unique_ptr<Operation> operation);
   void run(Frame& frame) const override;
 
  private:
-  std::vector<std::unique_ptr<Operation>> operations_;
+  struct Step {
+    std::unique_ptr<Operation> operation;
+    const RowOperation* by_rows;
+    const Product* product;
+  };
+
+  void run_all(Frame& frame) const;
+  size_t run_rows(Frame& frame, size_t first) const;
+
+  std::vector<Step> steps_;
 };
 
 class Section {

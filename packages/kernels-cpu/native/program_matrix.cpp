@@ -83,46 +83,48 @@ WidenRows Matrix::widener(int64_t block) const {
   return nullptr;
 }
 
+const TokenPacker* Matrix::gate_packer(int64_t rows) const {
+  return out_features % kBoth == 0 && bias.empty() ? packer(rows) : nullptr;
+}
+
 // put(both, panel, first, last) for the gates of a panel and their ups, [token][2][32], of tokens [first, last), unless
-// directly(packer, x, panel, first, last) has done it all.
+// directly(panel, first, last) has done it all.
 template <class Put, class Directly>
-bool Matrix::over_gates(const Frame& frame, const float* x, int64_t stride, int64_t rows, const Put& put,
+void Matrix::over_gates(const Frame& frame, const TokenPacker& common, const Activations& x, int64_t rows, const Put& put,
                         const Directly& directly) const {
-  const int64_t size = out_features / 2, panels = size / kPanelRows;
-  const TokenPacker* common = size % kPanelRows == 0 && bias.empty() ? packer(rows) : nullptr;
-  if (common == nullptr) return false;
-  const Activations ready = packed(frame, *common, x, stride, rows);
-  over_panels(*common, ready, rows, panels, *frame.pool, [&](int64_t begin, int64_t end, int64_t first, int64_t last) {
+  const int64_t panels = out_features / 2 / kPanelRows;
+  over_panels(common, x, rows, panels, *frame.pool, [&](int64_t begin, int64_t end, int64_t first, int64_t last) {
     thread_local std::vector<float> room;
     for (int64_t panel = begin; panel < end; ++panel) {
-      if (directly(*common, ready, panel, first, last)) continue;
+      if (directly(panel, first, last)) continue;
       room.resize(size_t((last - first) * kBoth));
       for (int64_t half = 0; half < 2; ++half) {
         const int64_t at = panel + half * panels;
         over_parts(at, at + 1, [&](const Part& part, int64_t some, int64_t stop, int64_t) {
           float* to = room.data() + half * kPanelRows - some * kPanelRows - first * kBoth;
           const Output sums{to, Float::f32, part.weight->out_features(), kBoth};
-          part.weight->multiply_panels(ready, sums, some, stop, first, last, part.exact);
+          part.weight->multiply_panels(x, sums, some, stop, first, last, part.exact);
         });
       }
       put(room.data(), panel, first, last);
     }
   });
-  return true;
 }
 
 bool Matrix::multiply_gated(const Frame& frame, const float* x, int64_t stride, int64_t rows, Activation function,
                             float* out, int64_t out_stride) const {
+  const TokenPacker* common = gate_packer(rows);
+  if (common == nullptr) return false;
   const auto gate = elementwise().gated_activation;
   const auto put = [&, gate](const float* both, int64_t panel, int64_t first, int64_t last) {
     gate(both, kBoth, out + first * out_stride + panel * kPanelRows, out_stride, 0, last - first, kPanelRows, function);
   };
-  return over_gates(frame, x, stride, rows, put, [](auto&&...) { return false; });
+  over_gates(frame, *common, packed(frame, *common, x, stride, rows), rows, put, [](auto&&...) { return false; });
+  return true;
 }
 
-bool Matrix::multiply_gated(const Frame& frame, const float* x, int64_t stride, int64_t rows, Activation function,
-                            const TokenPacker& by, const Activations& out) const {
-  if (by.together != kPanelRows) return false;
+void Matrix::multiply_gated(const Frame& frame, const TokenPacker& common, const Activations& x, int64_t rows,
+                            Activation function, const TokenPacker& by, const Activations& out) const {
   const auto gate = elementwise().gated_activation;
   const auto put = [&, gate](const float* both, int64_t panel, int64_t first, int64_t last) {
     constexpr int64_t kSome = 64;  // tokens whose results stay in the L1 cache until they are packed
@@ -134,16 +136,16 @@ bool Matrix::multiply_gated(const Frame& frame, const float* x, int64_t stride, 
       by.pack(results - token * kPanelRows, Float::f32, kPanelRows, token, end, to);
     }
   };
-  const auto in_tiles = [&](const TokenPacker& packer, const Activations& ready, int64_t panel, int64_t first, int64_t last) {
-    if (last - first <= kFewTokens || by.multiply_gated == nullptr || &packer != &by) return false;
+  const auto in_tiles = [&](int64_t panel, int64_t first, int64_t last) {
+    if (last - first <= kFewTokens || by.multiply_gated == nullptr || &common != &by) return false;
     for (int64_t block = 2 * panel; block < 2 * (panel + 1); ++block) {
       const WidenRows gates = widener(block), ups = widener(block + out_features / kPanelRows);
       if (gates == nullptr || ups == nullptr) return false;
-      by.multiply_gated(gates, ups, function, ready, first, last, block, out);
+      by.multiply_gated(gates, ups, function, x, first, last, block, out);
     }
     return true;
   };
-  return over_gates(frame, x, stride, rows, put, in_tiles);
+  over_gates(frame, common, x, rows, put, in_tiles);
 }
 
 }  // namespace modulm

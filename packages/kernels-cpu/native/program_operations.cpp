@@ -30,6 +30,11 @@ void multiply_gated(const Frame& frame, const Matrix& matrix, const float* x, in
   }
 }
 
+Packing packing_of(const TokenPacker* by, const Matrix& matrix, const Frame& frame, const Place& x) {
+  if (by == nullptr) return {};
+  return {by, frame.at(x), x.stride, room_for(*by, frame.rows, matrix.in_features())};
+}
+
 }  // namespace
 
 void Embedding::run(Frame& frame) const {
@@ -41,55 +46,66 @@ void Linear::run(Frame& frame) const {
   matrix.multiply(frame, frame.at(x), x.stride, frame.rows, frame.at(out), out.stride);
 }
 
+Packing Linear::packing(Frame& frame) const { return packing_of(matrix.packer(frame.rows), matrix, frame, x); }
+
+void Linear::run_packed(Frame& frame, const Packing& packed) const {
+  matrix.multiply(frame, *packed.by, packed.to, frame.rows, frame.at(out), out.stride);
+}
+
 void GatedLinear::run(Frame& frame) const {
   float* both = frame.scratch(std::min(frame.rows, kTileRows) * matrix.out_features);
   multiply_gated(frame, matrix, frame.at(x), x.stride, function, both, frame.at(out), out.stride);
 }
 
 void GatedMLP::run(Frame& frame) const {
-  const int64_t rows = frame.rows, size = down.in_features();
-  if (const TokenPacker* next = down.packer(rows)) {
-    const int64_t room = packed_tokens(*next, rows);
-    float* memory = frame.scratch(Activations::bytes_for(room, size) / 4);
-    const Activations gated = Activations::in(memory, room, size, next->inputs_per_word);
-    if (matrix.multiply_gated(frame, frame.at(x), x.stride, rows, function, *next, gated)) {
-      return down.multiply(frame, *next, gated, rows, frame.at(out), out.stride);
-    }
+  if (const Packing packed = packing(frame); packed.by != nullptr) {
+    over_rows(frame, frame.rows, 2 * packed.to.inputs, [&](int64_t begin, int64_t end) { packed.run(begin, end); });
+    return run_packed(frame, packed);
   }
+  const int64_t rows = frame.rows, size = down.in_features();
   float* gated = frame.scratch(rows * size + std::min(rows, kTileRows) * matrix.out_features);
   multiply_gated(frame, matrix, frame.at(x), x.stride, function, gated + rows * size, gated, size);
   down.multiply(frame, gated, size, rows, frame.at(out), out.stride);
+}
+
+Packing GatedMLP::packing(Frame& frame) const {
+  const TokenPacker* next = down.packer(frame.rows);
+  if (next == nullptr || next->together != kPanelRows) return {};  // it takes what a panel gives
+  return packing_of(matrix.gate_packer(frame.rows), matrix, frame, x);
+}
+
+void GatedMLP::run_packed(Frame& frame, const Packing& packed) const {
+  const int64_t rows = frame.rows, size = down.in_features();
+  const TokenPacker& next = *down.packer(rows);
+  const int64_t room = packed_tokens(next, rows);
+  float* memory = frame.scratch(Activations::bytes_for(room, size) / 4);
+  const Activations gated = Activations::in(memory, room, size, next.inputs_per_word);
+  matrix.multiply_gated(frame, *packed.by, packed.to, rows, function, next, gated);
+  down.multiply(frame, next, gated, rows, frame.at(out), out.stride);
 }
 
 void GatedActivation::run(Frame& frame) const {
   gate(frame, frame.at(x), x.stride, frame.at(out), out.stride, frame.rows, size, function);
 }
 
-void RmsNorm::run(Frame& frame) const {
+void RmsNorm::run_rows(const Frame& frame, int64_t begin, int64_t end) const {
   const auto norm = elementwise().rms_norm;
-  const int64_t size = int64_t(weight.size());
-  over_rows(frame, frame.rows, 2 * count * size, [&, norm](int64_t begin, int64_t end) {
-    for (int64_t row = begin; row < end; ++row) {
-      norm(frame.at(x, row), weight.data(), frame.at(out, row), 0, count, size, eps, offset);
-    }
-  });
+  for (int64_t row = begin; row < end; ++row) {
+    norm(frame.at(x, row), weight.data(), frame.at(out, row), 0, count, int64_t(weight.size()), eps, offset);
+  }
 }
 
-void Add::run(Frame& frame) const {
+void Add::run_rows(const Frame& frame, int64_t begin, int64_t end) const {
   const auto add = elementwise().add;
-  over_rows(frame, frame.rows, size, [&, add](int64_t begin, int64_t end) {
-    for (int64_t row = begin; row < end; ++row) add(frame.at(a, row), frame.at(b, row), frame.at(out, row), 0, size);
-  });
+  for (int64_t row = begin; row < end; ++row) add(frame.at(a, row), frame.at(b, row), frame.at(out, row), 0, size);
 }
 
-void Scale::run(Frame& frame) const {
-  over_rows(frame, frame.rows, size, [&](int64_t begin, int64_t end) {
-    for (int64_t row = begin; row < end; ++row) {
-      const float* from = frame.at(x, row);
-      float* to = frame.at(out, row);
-      for (int64_t i = 0; i < size; ++i) to[i] = from[i] * factor;
-    }
-  });
+void Scale::run_rows(const Frame& frame, int64_t begin, int64_t end) const {
+  for (int64_t row = begin; row < end; ++row) {
+    const float* from = frame.at(x, row);
+    float* to = frame.at(out, row);
+    for (int64_t i = 0; i < size; ++i) to[i] = from[i] * factor;
+  }
 }
 
 void RotaryTables::run(Frame& frame) const {

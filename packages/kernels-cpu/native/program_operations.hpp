@@ -36,11 +36,14 @@ struct Matrix {
   void multiply(const Frame& frame, const TokenPacker& by, const Activations& x, int64_t rows, float* out,
                 int64_t out_stride) const;
 
+  // The same where gates and ups can be had panel by panel.
+  const TokenPacker* gate_packer(int64_t rows) const;
+
   // act(gate) * up instead, if that can be had panel by panel; else false, and nothing is done. The whole result, twice as
   // wide as what is asked for, then never exists. With a packer it is packed for the next product.
   bool multiply_gated(const Frame& frame, const float* x, int64_t stride, int64_t rows, Activation function, float* out,
                       int64_t out_stride) const;
-  bool multiply_gated(const Frame& frame, const float* x, int64_t stride, int64_t rows, Activation function,
+  void multiply_gated(const Frame& frame, const TokenPacker& common, const Activations& x, int64_t rows, Activation function,
                       const TokenPacker& by, const Activations& out) const;
 
  private:
@@ -50,14 +53,16 @@ struct Matrix {
   void over_parts(int64_t begin, int64_t end, const Body& body) const;
   WidenRows widener(int64_t block) const;
   template <class Put, class Directly>
-  bool over_gates(const Frame& frame, const float* x, int64_t stride, int64_t rows, const Put& put,
+  void over_gates(const Frame& frame, const TokenPacker& common, const Activations& x, int64_t rows, const Put& put,
                   const Directly& directly) const;
 };
 
-struct Linear : Operation {
+struct Linear : Product {
   Matrix matrix;
   Place x, out;
   void run(Frame& frame) const override;
+  Packing packing(Frame& frame) const override;
+  void run_packed(Frame& frame, const Packing& packed) const override;
 };
 
 // act(gate) * up of a matrix whose first half gives gates; the matrix's own result exists for some rows at a time at most.
@@ -69,11 +74,13 @@ struct GatedLinear : Operation {
 };
 
 // The same, and a product with what that gives, which goes from one to the other packed where both are by panels.
-struct GatedMLP : Operation {
+struct GatedMLP : Product {
   Matrix matrix, down;
   Activation function;
   Place x, out;
   void run(Frame& frame) const override;
+  Packing packing(Frame& frame) const override;
+  void run_packed(Frame& frame, const Packing& packed) const override;
 };
 
 struct GatedActivation : Operation {
@@ -84,25 +91,28 @@ struct GatedActivation : Operation {
 };
 
 // Each row is `count` vectors of `weight`'s size, each with a norm of its own.
-struct RmsNorm : Operation {
+struct RmsNorm : RowOperation {
   std::vector<float> weight;
   int64_t count;
   float eps, offset;
   Place x, out;
-  void run(Frame& frame) const override;
+  int64_t row_work() const override { return 2 * count * int64_t(weight.size()); }
+  void run_rows(const Frame& frame, int64_t begin, int64_t end) const override;
 };
 
-struct Add : Operation {
+struct Add : RowOperation {
   int64_t size;
   Place a, b, out;
-  void run(Frame& frame) const override;
+  int64_t row_work() const override { return size; }
+  void run_rows(const Frame& frame, int64_t begin, int64_t end) const override;
 };
 
-struct Scale : Operation {
+struct Scale : RowOperation {
   int64_t size;
   float factor;
   Place x, out;
-  void run(Frame& frame) const override;
+  int64_t row_work() const override { return size; }
+  void run_rows(const Frame& frame, int64_t begin, int64_t end) const override;
 };
 
 // cos and sin of position * frequency, times `scaling`; the halves of a row are alike, as attention wants them.
