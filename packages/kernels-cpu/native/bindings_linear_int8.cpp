@@ -99,6 +99,8 @@ class Int8Weight : public PackedWeight {
     widened_int8(isa(), kFewestTiled)->multiply(weight_, x, out, begin, end, first, last);
   }
 
+  bool adds(int64_t tokens, bool exact) const override { return tokens > kFewTiled && packer(tokens, exact) != nullptr; }
+
   WidenRows widener(int64_t block, bool) const override {
     return [this, block](int64_t begin, int64_t end, uint8_t* to) {
       return widened_int8(isa(), kFewestTiled)->widen(weight_, block, begin, end, to);

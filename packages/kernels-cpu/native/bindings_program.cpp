@@ -64,6 +64,7 @@ class SectionBuilder {
   void end_stretch() {
     require(stretch_ != nullptr, "No stretch has begun");
     section_.add(std::move(stretch_));
+    product_ = nullptr;
   }
 
   void embedding(const nb::object& weight, const At& out) {
@@ -130,12 +131,15 @@ class SectionBuilder {
     keep(std::move(op));
   }
 
-  void add(int64_t size, const At& a, const At& b, const At& out) {
+  // `alone`: whether nobody else reads a, and b. What makes such a value may add it then.
+  void add(int64_t size, const At& a, const At& b, const At& out, const std::array<bool, 2>& alone) {
     auto op = next<Add>();
     op->size = size;
     op->a = place(a, size, "a");
     op->b = place(b, size, "b");
     op->out = place(out, size, "out");
+    SummedProduct* const before = product_;
+    if (before != nullptr && ((alone[0] && op->a == before->out) || (alone[1] && op->b == before->out))) before->sum = op.get();
     keep(std::move(op));
   }
 
@@ -304,6 +308,10 @@ class SectionBuilder {
 
   template <class Made>
   void keep(std::unique_ptr<Made> operation) {
+    product_ = nullptr;
+    if constexpr (std::is_base_of_v<SummedProduct, Made>) {
+      if (stretch_ != nullptr) product_ = operation.get();
+    }
     if (stretch_ == nullptr) return section_.add(std::move(operation));
     stretch_->add(std::move(operation));
   }
@@ -384,6 +392,7 @@ class SectionBuilder {
 
   Section section_;
   std::unique_ptr<Stretch> stretch_;  // that has begun
+  SummedProduct* product_ = nullptr;  // of this stretch, if it was added last
   std::vector<nb::object> kept_;
   PackedWeight *first_ = nullptr, *last_ = nullptr;  // of the weights, in the order of their use
   std::vector<Cache> caches_;
@@ -496,7 +505,8 @@ void bind_program(nb::module_& m) {
            named("out"))
       .def("rms_norm", &SectionBuilder::rms_norm, same("weight"), named("count"), named("eps"), named("unit_offset"),
            named("x"), named("out"))
-      .def("add", &SectionBuilder::add, named("size"), named("a"), named("b"), named("out"))
+      .def("add", &SectionBuilder::add, named("size"), named("a"), named("b"), named("out"),
+           nb::arg("alone") = std::array<bool, 2>{})
       .def("scale", &SectionBuilder::scale, named("size"), named("factor"), named("x"), named("out"))
       .def("rotary_tables", &SectionBuilder::rotary_tables, named("inverse"), named("scaling"), named("long_inverse"),
            named("long_from"), named("dynamic").none(), named("cos"), named("sin"))

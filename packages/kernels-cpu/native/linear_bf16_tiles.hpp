@@ -62,7 +62,7 @@ class Results {
       : out_(out), panel_(panel), token_(token), count_(count) {
     if (out.type != Float::f32 || (panel + 1) * kPanelRows > out.rows) return;
     to_ = static_cast<float*>(out.data) + token * out.stride + panel * kPanelRows;
-    for (int64_t t = 0; t < count; ++t) {
+    for (int64_t t = 0; out.added == nullptr && t < count; ++t) {
       __builtin_prefetch(to_ + t * out.stride, 1);
       __builtin_prefetch(to_ + t * out.stride + 16, 1);
     }
@@ -80,6 +80,10 @@ class Results {
   void put(const float* sums) const { store_panel(sums, panel_, token_, token_ + count_, out_); }
 
   float* in_place() const { return to_; }  // or null
+  const float* added() const {             // or null
+    return out_.added == nullptr ? nullptr : out_.added + token_ * out_.added_stride + panel_ * kPanelRows;
+  }
+  int64_t added_stride() const { return out_.added_stride; }
   int64_t stride() const { return out_.stride; }
   int64_t count() const { return count_; }
 

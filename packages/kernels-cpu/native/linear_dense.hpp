@@ -103,6 +103,8 @@ struct Output {
   Float type;
   int64_t rows;
   int64_t stride;
+  const float* added = nullptr;  // [tokens, rows] that they are added to, where a weight can: see `PackedWeight::adds`
+  int64_t added_stride = 0;
 };
 
 // Puts steps [begin, end) of 32 inputs of 16 rows at `to` as bfloat16, [step][16 words of two inputs][32 rows], of which the
@@ -143,6 +145,7 @@ using DenseKernels = PanelKernels<DensePanels>;
 // From so many tokens on, weights of few bits become bfloat16 for tiles of it: fewer are faster as integers. So the last
 // bits of a token's result depend on how many are computed with it.
 inline constexpr int64_t kFewestTiled = 12;
+inline constexpr int64_t kFewTiled = 16;  // up to so many tokens are multiplied in tiles in other ways than more of them
 
 // `instance(isa, tokens)` is what multiplies so many tokens in tiles, or null; a file in `extensions/` defines it.
 #if defined(__x86_64__)

@@ -162,7 +162,7 @@ namespace amx { extern const Int8Kernels int8_in_tiles; }
 inline const Int8Kernels* int8_tiles([[maybe_unused]] const Int8Panels& weight, [[maybe_unused]] Isa which,
                                      [[maybe_unused]] int64_t tokens) {
 #if defined(__x86_64__)
-  if (which == Isa::amx && weight.codes == Codes::bits8 && tokens >= 10 && tokens <= amx::int8_in_tiles.most_tokens) {
+  if (which == Isa::amx && weight.codes == Codes::bits8 && tokens >= 10 && tokens <= kFewTiled) {
     return &amx::int8_in_tiles;
   }
 #endif

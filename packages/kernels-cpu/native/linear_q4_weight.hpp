@@ -52,6 +52,10 @@ class Q4Weight : public PackedWeight {
     widened_q4(isa_, kFewestTiled)->multiply(view_, x, out, begin, end, first, last);
   }
 
+  bool adds(int64_t tokens, bool) const override {
+    return !exact_ && tokens > kFewTiled && widened_q4(isa_, tokens) != nullptr;
+  }
+
   WidenRows widener(int64_t block, bool) const override {
     return [this, block](int64_t begin, int64_t end, uint8_t* to) {
       return widened_q4(isa_, kFewestTiled)->widen(view_, block, begin, end, to);

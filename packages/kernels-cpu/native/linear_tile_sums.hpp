@@ -11,19 +11,22 @@ namespace {
 class Scaled {
  public:
   // What tiles hold for `tokens` tokens goes to `sums` and is begun with; what is left of the last ones is done now.
-  void begin(float* sums, const float* scales, const float* before, float* to, int64_t stride, int64_t tokens) {
+  void begin(float* sums, const float* scales, const float* before, int64_t before_stride, float* to, int64_t stride,
+             int64_t tokens) {
     finish();
     store_sums(sums, tokens > kTokens);
     written();
-    sums_ = sums, scales_ = scales, before_ = before, to_ = to, stride_ = stride, left_ = tokens;
+    sums_ = sums, scales_ = scales, before_ = before, before_stride_ = before_stride, to_ = to, stride_ = stride;
+    left_ = tokens;
   }
 
   // The same with sums that are whole then. `spare` is for results of 32 tokens that are not in place.
-  void begin(float* sums, const float* scales, const float* before, const Results& results, float* spare) {
+  void begin(float* sums, const float* scales, const float* before, int64_t before_stride, const Results& results,
+             float* spare) {
     if (results.in_place() != nullptr) {
-      return begin(sums, scales, before, results.in_place(), results.stride(), results.count());
+      return begin(sums, scales, before, before_stride, results.in_place(), results.stride(), results.count());
     }
-    begin(sums, scales, before, spare, kPanel, results.count());
+    begin(sums, scales, before, before_stride, spare, kPanel, results.count());
     finish();
     results.put(spare);
   }
@@ -48,13 +51,13 @@ class Scaled {
         const Vec sum = load(sums_ + v * kLanes);
         store(to_ + v * kLanes, is_added ? fma(sum, scales[v], load(before_ + v * kLanes)) : sum * scales[v]);
       }
-      if constexpr (is_added) before_ += kPanel;
+      if constexpr (is_added) before_ += before_stride_;
     }
   }
 
   const float *sums_ = nullptr, *scales_ = nullptr, *before_ = nullptr;
   float* to_ = nullptr;
-  int64_t stride_ = 0, left_ = 0, some_ = 0;
+  int64_t before_stride_ = 0, stride_ = 0, left_ = 0, some_ = 0;
 };
 
 }  // namespace

@@ -36,7 +36,7 @@ inline int64_t steps_at_once(int64_t steps) {
   return (steps + parts - 1) / parts;
 }
 
-// Where sums go that are whole, `factor` times.
+// Where sums go that are whole, `factor` times, and added to what results say.
 class Whole {
  public:
   Whole(float factor, WideRoom& room) : factor_(factor), room_(room) { std::fill_n(room.scales, kPanel, factor); }
@@ -44,7 +44,8 @@ class Whole {
 
   // Take what tiles hold; `buffer` is for 32 tokens and not used again for as many.
   void take(const Results& results, float* buffer) {
-    factor_ == 1.0f ? results.store(buffer) : scaled.begin(buffer, room_.scales, nullptr, results, buffer);
+    if (factor_ == 1.0f && results.added() == nullptr) return results.store(buffer);
+    scaled.begin(buffer, room_.scales, results.added(), results.added_stride(), results, buffer);
   }
 
   Scaled scaled;

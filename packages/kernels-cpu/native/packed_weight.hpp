@@ -45,6 +45,9 @@ class PackedWeight {
   virtual void multiply_panels(const Activations& /*x*/, const Output& /*out*/, int64_t /*begin*/, int64_t /*end*/,
                                int64_t /*first*/, int64_t /*last*/, bool /*exact*/) const {}
 
+  // Whether that adds results to `Output::added`, of weights with whole panels of rows.
+  virtual bool adds(int64_t /*tokens*/, bool /*exact*/) const { return false; }
+
   // How a block of 16 rows becomes tiles, where `packer` takes tiles of so many tokens; or null.
   virtual WidenRows widener(int64_t /*block*/, bool /*exact*/) const { return nullptr; }
 

@@ -104,7 +104,7 @@ void Stretch::run(Frame& frame) const {
 
 void Stretch::run_all(Frame& frame) const {
   for (size_t number = 0; number < steps_.size();) {
-    if (steps_[number].by_rows != nullptr) {
+    if (steps_[number].by_rows != nullptr || steps_[number].product != nullptr) {
       number = run_rows(frame, number);
     } else {
       steps_[number++].operation->run(frame);
@@ -112,7 +112,7 @@ void Stretch::run_all(Frame& frame) const {
   }
 }
 
-// From `first` on, and the product that follows. Returns the number of the next operation.
+// Operations by rows from `first` on, if it is one, and a product that follows. Returns the number of the next operation.
 size_t Stretch::run_rows(Frame& frame, size_t first) const {
   size_t end = first;
   int64_t work = 0;
@@ -120,15 +120,17 @@ size_t Stretch::run_rows(Frame& frame, size_t first) const {
   const Product* product = end < steps_.size() ? steps_[end].product : nullptr;
   const Packing packing = product != nullptr ? product->packing(frame) : Packing{};
   if (packing.by != nullptr) work += 2 * packing.to.inputs;
-  over_rows(frame, frame.rows, work, [&](int64_t begin, int64_t stop) {
+  const auto run = [&](int64_t begin, int64_t stop) {
     for (int64_t row = begin; row < stop; row += kRowsAtOnce) {
       const int64_t next = std::min(row + kRowsAtOnce, stop);
       for (size_t number = first; number < end; ++number) steps_[number].by_rows->run_rows(frame, row, next);
       if (packing.by != nullptr) packing.run(row, next);
     }
-  });
-  if (packing.by == nullptr) return end;
-  product->run_packed(frame, packing);
+  };
+  if (work > 0) over_rows(frame, frame.rows, work, run);
+  if (product == nullptr) return end;
+  if (packing.by != nullptr) return end + (product->run_packed(frame, packing) ? 2 : 1);
+  product->run(frame);
   return end + 1;
 }
 

@@ -18,6 +18,7 @@ namespace modulm {
 // Row r of a value begins at number `offset` + r * `stride` of a buffer and is contiguous.
 struct Place {
   int64_t buffer, offset, stride;
+  bool operator==(const Place&) const = default;
 };
 
 // What a run is given: arrays of one number for each row, and a plan for each KV group. Null where a section has none.
@@ -132,11 +133,11 @@ struct Packing {
   void run(int64_t begin, int64_t end) const { by->pack(x, Float::f32, stride, begin, end, to); }
 };
 
-// One that may begin with packing.
+// One that may begin with packing, and end with what the next operation would do: returns whether it did.
 class Product : public Operation {
  public:
   virtual Packing packing(Frame& frame) const = 0;
-  virtual void run_packed(Frame& frame, const Packing& packed) const = 0;
+  virtual bool run_packed(Frame& frame, const Packing& packed) const = 0;
 };
 
 // Operations that leave rows apart. Where there are many rows, a thread takes a block of them from the first operation to

@@ -1,4 +1,6 @@
 // Products with a matrix of several parts. Where all of them multiply panel by panel, activations are packed once for all.
+#include <algorithm>
+
 #include "program_operations.hpp"
 
 namespace modulm {
@@ -50,12 +52,20 @@ void Matrix::multiply(const Frame& frame, const float* x, int64_t stride, int64_
   add_bias(frame, rows, out, out_stride);
 }
 
+bool Matrix::adds(int64_t rows) const {
+  const auto whole = [&](const Part& part) {
+    return part.weight->adds(rows, part.exact) && part.weight->out_features() % kPanelRows == 0;
+  };
+  return bias.empty() && std::all_of(parts.begin(), parts.end(), whole);
+}
+
 void Matrix::multiply(const Frame& frame, const TokenPacker& by, const Activations& x, int64_t rows, float* out,
-                      int64_t out_stride) const {
+                      int64_t out_stride, const float* added, int64_t added_stride) const {
   over_panels(by, x, rows, panels_of(out_features), *frame.pool,
               [&](int64_t begin, int64_t end, int64_t first, int64_t last) {
                 over_parts(begin, end, [&](const Part& part, int64_t some, int64_t stop, int64_t from) {
-                  const Output to{out + from * kPanelRows, Float::f32, part.weight->out_features(), out_stride};
+                  Output to{out + from * kPanelRows, Float::f32, part.weight->out_features(), out_stride};
+                  if (added != nullptr) to.added = added + from * kPanelRows, to.added_stride = added_stride;
                   part.weight->multiply_panels(x, to, some, stop, first, last, part.exact);
                 });
               });

@@ -48,8 +48,18 @@ void Linear::run(Frame& frame) const {
 
 Packing Linear::packing(Frame& frame) const { return packing_of(matrix.packer(frame.rows), matrix, frame, x); }
 
-void Linear::run_packed(Frame& frame, const Packing& packed) const {
-  matrix.multiply(frame, *packed.by, packed.to, frame.rows, frame.at(out), out.stride);
+bool SummedProduct::multiply(Frame& frame, const Matrix& last, const TokenPacker& by, const Activations& packed) const {
+  if (sum == nullptr || !last.adds(frame.rows)) {
+    last.multiply(frame, by, packed, frame.rows, frame.at(out), out.stride);
+    return false;
+  }
+  const Place& other = sum->a == out ? sum->b : sum->a;
+  last.multiply(frame, by, packed, frame.rows, frame.at(sum->out), sum->out.stride, frame.at(other), other.stride);
+  return true;
+}
+
+bool Linear::run_packed(Frame& frame, const Packing& packed) const {
+  return multiply(frame, matrix, *packed.by, packed.to);
 }
 
 void GatedLinear::run(Frame& frame) const {
@@ -60,7 +70,8 @@ void GatedLinear::run(Frame& frame) const {
 void GatedMLP::run(Frame& frame) const {
   if (const Packing packed = packing(frame); packed.by != nullptr) {
     over_rows(frame, frame.rows, 2 * packed.to.inputs, [&](int64_t begin, int64_t end) { packed.run(begin, end); });
-    return run_packed(frame, packed);
+    run_packed(frame, packed);
+    return;
   }
   const int64_t rows = frame.rows, size = down.in_features();
   float* gated = frame.scratch(rows * size + std::min(rows, kTileRows) * matrix.out_features);
@@ -74,14 +85,14 @@ Packing GatedMLP::packing(Frame& frame) const {
   return packing_of(matrix.gate_packer(frame.rows), matrix, frame, x);
 }
 
-void GatedMLP::run_packed(Frame& frame, const Packing& packed) const {
+bool GatedMLP::run_packed(Frame& frame, const Packing& packed) const {
   const int64_t rows = frame.rows, size = down.in_features();
   const TokenPacker& next = *down.packer(rows);
   const int64_t room = packed_tokens(next, rows);
   float* memory = frame.scratch(Activations::bytes_for(room, size) / 4);
   const Activations gated = Activations::in(memory, room, size, next.inputs_per_word);
   matrix.multiply_gated(frame, *packed.by, packed.to, rows, function, next, gated);
-  down.multiply(frame, next, gated, rows, frame.at(out), out.stride);
+  return multiply(frame, down, next, gated);
 }
 
 void GatedActivation::run(Frame& frame) const {

@@ -34,7 +34,8 @@ struct Matrix {
   // How activations may be packed for so many rows, for the next function; or null.
   const TokenPacker* packer(int64_t rows) const;
   void multiply(const Frame& frame, const TokenPacker& by, const Activations& x, int64_t rows, float* out,
-                int64_t out_stride) const;
+                int64_t out_stride, const float* added = nullptr, int64_t added_stride = 0) const;
+  bool adds(int64_t rows) const;  // whether it adds so many rows to what is `added`
 
   // The same where gates and ups can be had panel by panel.
   const TokenPacker* gate_packer(int64_t rows) const;
@@ -57,12 +58,27 @@ struct Matrix {
                   const Directly& directly) const;
 };
 
-struct Linear : Product {
-  Matrix matrix;
+struct Add : RowOperation {
+  int64_t size;
+  Place a, b, out;
+  int64_t row_work() const override { return size; }
+  void run_rows(const Frame& frame, int64_t begin, int64_t end) const override;
+};
+
+// A product that ends with the sum that follows it, where its last matrix can.
+struct SummedProduct : Product {
   Place x, out;
+  const Add* sum = nullptr;  // the next operation, if it alone reads `out`
+
+ protected:
+  bool multiply(Frame& frame, const Matrix& last, const TokenPacker& by, const Activations& packed) const;
+};
+
+struct Linear : SummedProduct {
+  Matrix matrix;
   void run(Frame& frame) const override;
   Packing packing(Frame& frame) const override;
-  void run_packed(Frame& frame, const Packing& packed) const override;
+  bool run_packed(Frame& frame, const Packing& packed) const override;
 };
 
 // act(gate) * up of a matrix whose first half gives gates; the matrix's own result exists for some rows at a time at most.
@@ -74,13 +90,12 @@ struct GatedLinear : Operation {
 };
 
 // The same, and a product with what that gives, which goes from one to the other packed where both are by panels.
-struct GatedMLP : Product {
+struct GatedMLP : SummedProduct {
   Matrix matrix, down;
   Activation function;
-  Place x, out;
   void run(Frame& frame) const override;
   Packing packing(Frame& frame) const override;
-  void run_packed(Frame& frame, const Packing& packed) const override;
+  bool run_packed(Frame& frame, const Packing& packed) const override;
 };
 
 struct GatedActivation : Operation {
@@ -97,13 +112,6 @@ struct RmsNorm : RowOperation {
   float eps, offset;
   Place x, out;
   int64_t row_work() const override { return 2 * count * int64_t(weight.size()); }
-  void run_rows(const Frame& frame, int64_t begin, int64_t end) const override;
-};
-
-struct Add : RowOperation {
-  int64_t size;
-  Place a, b, out;
-  int64_t row_work() const override { return size; }
   void run_rows(const Frame& frame, int64_t begin, int64_t end) const override;
 };
 

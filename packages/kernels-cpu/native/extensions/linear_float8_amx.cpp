@@ -86,7 +86,7 @@ class Product {
       if (next == steps_) {
         leave(panel, token, tokens, results, sums, scales, before, totals);
       } else if (next == (column + 1) * block_) {
-        scaled_.begin(sums, scales, before, totals, kPanel, tokens);
+        scaled_.begin(sums, scales, before, kPanel, totals, kPanel, tokens);
       } else {
         store_sums(sums, both);
         written();
@@ -98,9 +98,9 @@ class Product {
   void leave(int64_t panel, int64_t token, int64_t tokens, const Results& results, float* sums, const float* scales,
              const float* before, float* totals) {
     if (weight_.nan_rows == nullptr || weight_.nan_rows[panel] == 0) {
-      return scaled_.begin(sums, scales, before, results, totals);
+      return scaled_.begin(sums, scales, before, kPanel, results, totals);
     }
-    scaled_.begin(sums, scales, before, totals, kPanel, tokens);
+    scaled_.begin(sums, scales, before, kPanel, totals, kPanel, tokens);
     scaled_.finish();
     put(panel, token, token + tokens, totals);
   }

@@ -5,6 +5,7 @@ no torch. What it cannot run is refused with the reason, and the engine runs the
 """
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -94,6 +95,10 @@ class NativeProgram:
         plan = plan_buffers(self._values, section)
         places = {index: _at(place) for index, place in plan.places.items()}
         native = _native.Section(list(plan.sizes), list(plan.local))
+        readers = Counter(index for op in section.ops for index in op.inputs)
+        readers[section.output] += 1
+        views = {i for op in section.ops if isinstance(op, recorded.Split | recorded.Reshape) for i in op.outputs}
+        self._alone = {index for index, count in readers.items() if count == 1} - views
         begins, lasts = {s.start for s in plan.stretches}, {s.stop - 1 for s in plan.stretches}
         for number, op in enumerate(section.ops):
             tag = op.__struct_config__.tag
@@ -137,7 +142,7 @@ class NativeProgram:
         native.rms_norm(weight, self._size(op) // len(weight), op.eps, op.unit_offset, x, out)
 
     def _add(self, native: Any, op: recorded.Add, a: At, b: At, out: At) -> None:
-        native.add(self._size(op), a, b, out)
+        native.add(self._size(op), a, b, out, [index in self._alone for index in op.inputs])
 
     def _scale(self, native: Any, op: recorded.Scale, x: At, out: At) -> None:
         native.scale(self._size(op), op.factor, x, out)

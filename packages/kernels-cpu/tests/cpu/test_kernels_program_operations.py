@@ -216,6 +216,44 @@ def test_gates_and_ups_of_few_bits(rows, places, name, kinds):
     assert np.median(errors) <= 1e-6
 
 
+@pytest.mark.parametrize("onto", ["residual", "product", "elsewhere"])
+@pytest.mark.parametrize("is_first", [True, False])
+@pytest.mark.parametrize("kind", ["nibbles", "bytes", "codebook", "floats"])
+@pytest.mark.parametrize("rows", [1, 16, 20, 45, 700])
+def test_a_product_may_end_with_the_sum_after_it(rows, kind, is_first, onto):
+    """Results keep their bits: who alone reads a product changes where it is added, not to what.
+
+    Products with a codebook are `step` times whole sums, which then are rounded once less.
+    """
+    x, residual, product = noise(rows, 96), (IN, 7, 120), (2, 5, 90)
+    native = packed(noise(64, 96, seed=1)) if kind == "floats" else of_few_bits(kind, 64, 96, 1)[0]
+    result = {"residual": residual, "product": product, "elsewhere": (OUT, 9, 130)}[onto]
+
+    def build(section, alone):
+        section.begin_stretch()
+        section.linear([(native, False)], None, (IN, 7, 120), product)
+        both = [product, residual] if is_first else [residual, product]
+        section.add(64, *both, result, [alone and is_first, alone and not is_first])
+        section.rms_norm(np.ones(64, np.float32), 1, 1e-5, False, result, (3, 0, 64))
+        section.end_stretch()
+
+    def sums(alone):
+        return run(lambda section: build(section, alone), x, 64, source=(IN, 7, 120), result=result)
+
+    got, want = sums(True), sums(False)
+    np.testing.assert_allclose(got, want, rtol=1e-6, atol=1e-6)
+    if kind != "codebook":
+        np.testing.assert_array_equal(got, want)
+    alone = run(
+        lambda section: section.linear([(native, False)], None, residual, product),
+        x,
+        64,
+        source=residual,
+        result=product,
+    )
+    np.testing.assert_array_equal(want, alone + x[:, :64])
+
+
 @pytest.mark.parametrize("splits", [[], [32], [64, 96], [32, 33]], ids=str)
 def test_parts_that_share_activations(rows, places, splits):
     x, weight = noise(rows, 96), noise(99, 96, seed=1)
