@@ -89,9 +89,8 @@ class Int8Weight : public PackedWeight {
   }
 
   const TokenPacker* packer(int64_t tokens, bool exact) const override {
-    const bool as_integers = exact || int8_tiles(weight_, isa(), tokens) != nullptr;
-    const PanelKernels<Int8Panels>* widened = as_integers ? nullptr : widened_int8(isa(), tokens);
-    return widened == nullptr ? nullptr : &widened->tokens;
+    const PanelKernels<Int8Panels>* kernels = exact ? nullptr : widened(isa(), tokens);
+    return kernels == nullptr ? nullptr : &kernels->tokens;
   }
 
   void multiply_panels(const Activations& x, const Output& out, int64_t begin, int64_t end, int64_t first, int64_t last,
@@ -125,13 +124,17 @@ class Int8Weight : public PackedWeight {
   }
 
  private:
+  const PanelKernels<Int8Panels>* widened(Isa isa, int64_t tokens) const {
+    return int8_tiles(weight_, isa, tokens) == nullptr ? widened_int8(isa, tokens) : nullptr;
+  }
+
   void product(const void* from, Float from_type, int64_t stride, int64_t tokens, const Output& to, Isa isa,
                bool exact) const {
     if (exact) return multiply_exactly(from, from_type, stride, tokens, to, isa);
-    const Int8Kernels* tiles = int8_tiles(weight_, isa, tokens);
-    if (const PanelKernels<Int8Panels>* widened = tiles == nullptr ? widened_int8(isa, tokens) : nullptr) {
-      return modulm::multiply_panels(*widened, weight_, from, from_type, stride, tokens, weight_.inputs, to, pool());
+    if (const PanelKernels<Int8Panels>* kernels = widened(isa, tokens)) {
+      return modulm::multiply_panels(*kernels, weight_, from, from_type, stride, tokens, weight_.inputs, to, pool());
     }
+    const Int8Kernels* tiles = int8_tiles(weight_, isa, tokens);
     const Int8Kernels& kernels = tiles == nullptr ? int8(isa) : *tiles;
     const ActivationKernels& quantizer = activations(isa);
     const int64_t tile = tiles == nullptr ? 1 : tiles->tile;

@@ -32,7 +32,8 @@ template <bool has_minimums, int kCount, class Source>
                                      float* to, int64_t stride, CodedRoom& room) {
   const int64_t steps = steps_of(x.inputs), tokens = x.tokens;
   const float *from = x.packed, *of_x = x.sums;
-  int64_t unpacked = 0, tiled = 0, groups = 0, begun = 0, left = 0, taken = 0;  // of a group, of a group, and groups
+  int64_t unpacked = 0, tiled = 0;                       // steps of a group
+  int64_t groups = 0, begun = 0, left = 0, taken = 0;  // that are unpacked, in tiles, out of them, added up
   const __mmask16 there = __mmask16((1 << count) - 1);
   Vec total[kCount];
 #pragma GCC unroll 16

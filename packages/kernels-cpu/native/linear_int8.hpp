@@ -158,11 +158,13 @@ MODULM_TILED(Int8Panels, widened_int8)
 namespace amx { extern const Int8Kernels int8_in_tiles; }
 #endif
 
+inline constexpr int64_t kFewestOfBytes = 10;  // tokens whose bytes are multiplied in tiles
+
 // The same products of bytes in tiles, where they are faster for so many tokens; else null.
 inline const Int8Kernels* int8_tiles([[maybe_unused]] const Int8Panels& weight, [[maybe_unused]] Isa which,
                                      [[maybe_unused]] int64_t tokens) {
 #if defined(__x86_64__)
-  if (which == Isa::amx && weight.codes == Codes::bits8 && tokens >= 10 && tokens <= kFewTiled) {
+  if (which == Isa::amx && weight.codes == Codes::bits8 && tokens >= kFewestOfBytes && tokens <= kFewTiled) {
     return &amx::int8_in_tiles;
   }
 #endif

@@ -89,9 +89,16 @@ bool Frame::holds(const Place& place, int64_t size) const {
   return size > 0 && place.offset >= 0 && place.offset <= whole - size && place.stride >= size && place.stride <= whole;
 }
 
+void Product::run(Frame& frame) const {
+  const Packing packed = packing(frame);
+  if (packed.by == nullptr) return run_unpacked(frame);
+  over_rows(frame, frame.rows, packed.work(), [&](int64_t begin, int64_t end) { packed.run(begin, end); });
+  run_packed(frame, packed);
+}
+
 void Stretch::add(std::unique_ptr<Operation> operation) {
-  const auto *by_rows = dynamic_cast<const RowOperation*>(operation.get());
-  const auto *product = dynamic_cast<const Product*>(operation.get());
+  const auto* by_rows = dynamic_cast<const RowOperation*>(operation.get());
+  const auto* product = dynamic_cast<const Product*>(operation.get());
   steps_.push_back({std::move(operation), by_rows, product});
 }
 
@@ -119,7 +126,7 @@ size_t Stretch::run_rows(Frame& frame, size_t first) const {
   for (; end < steps_.size() && steps_[end].by_rows != nullptr; ++end) work += steps_[end].by_rows->row_work();
   const Product* product = end < steps_.size() ? steps_[end].product : nullptr;
   const Packing packing = product != nullptr ? product->packing(frame) : Packing{};
-  if (packing.by != nullptr) work += 2 * packing.to.inputs;
+  if (packing.by != nullptr) work += packing.work();
   const auto run = [&](int64_t begin, int64_t stop) {
     for (int64_t row = begin; row < stop; row += kRowsAtOnce) {
       const int64_t next = std::min(row + kRowsAtOnce, stop);
@@ -130,7 +137,7 @@ size_t Stretch::run_rows(Frame& frame, size_t first) const {
   if (work > 0) over_rows(frame, frame.rows, work, run);
   if (product == nullptr) return end;
   if (packing.by != nullptr) return end + (product->run_packed(frame, packing) ? 2 : 1);
-  product->run(frame);
+  product->run_unpacked(frame);
   return end + 1;
 }
 

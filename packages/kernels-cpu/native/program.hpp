@@ -130,14 +130,18 @@ struct Packing {
   int64_t stride = 0;
   Activations to{};
 
+  int64_t work() const { return 2 * to.inputs; }  // of a row, in numbers
   void run(int64_t begin, int64_t end) const { by->pack(x, Float::f32, stride, begin, end, to); }
 };
 
-// One that may begin with packing, and end with what the next operation would do: returns whether it did.
+// One that may begin with packing, and end with what the next operation would do: `run_packed` returns whether it did.
 class Product : public Operation {
  public:
   virtual Packing packing(Frame& frame) const = 0;
   virtual bool run_packed(Frame& frame, const Packing& packed) const = 0;
+  virtual void run_unpacked(Frame& frame) const = 0;
+
+  void run(Frame& frame) const final;
 };
 
 // Operations that leave rows apart. Where there are many rows, a thread takes a block of them from the first operation to

@@ -42,7 +42,7 @@ void Embedding::run(Frame& frame) const {
   weight->gather(frame.inputs.token_ids, frame.rows, frame.at(out), out.stride);
 }
 
-void Linear::run(Frame& frame) const {
+void Linear::run_unpacked(Frame& frame) const {
   matrix.multiply(frame, frame.at(x), x.stride, frame.rows, frame.at(out), out.stride);
 }
 
@@ -67,12 +67,7 @@ void GatedLinear::run(Frame& frame) const {
   multiply_gated(frame, matrix, frame.at(x), x.stride, function, both, frame.at(out), out.stride);
 }
 
-void GatedMLP::run(Frame& frame) const {
-  if (const Packing packed = packing(frame); packed.by != nullptr) {
-    over_rows(frame, frame.rows, 2 * packed.to.inputs, [&](int64_t begin, int64_t end) { packed.run(begin, end); });
-    run_packed(frame, packed);
-    return;
-  }
+void GatedMLP::run_unpacked(Frame& frame) const {
   const int64_t rows = frame.rows, size = down.in_features();
   float* gated = frame.scratch(rows * size + std::min(rows, kTileRows) * matrix.out_features);
   multiply_gated(frame, matrix, frame.at(x), x.stride, function, gated + rows * size, gated, size);

@@ -76,7 +76,7 @@ struct SummedProduct : Product {
 
 struct Linear : SummedProduct {
   Matrix matrix;
-  void run(Frame& frame) const override;
+  void run_unpacked(Frame& frame) const override;
   Packing packing(Frame& frame) const override;
   bool run_packed(Frame& frame, const Packing& packed) const override;
 };
@@ -93,7 +93,7 @@ struct GatedLinear : Operation {
 struct GatedMLP : SummedProduct {
   Matrix matrix, down;
   Activation function;
-  void run(Frame& frame) const override;
+  void run_unpacked(Frame& frame) const override;
   Packing packing(Frame& frame) const override;
   bool run_packed(Frame& frame, const Packing& packed) const override;
 };

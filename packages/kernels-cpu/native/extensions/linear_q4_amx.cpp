@@ -138,10 +138,10 @@ float widen(const Q4View& weight, int64_t block, int64_t begin, int64_t end, uin
 
 void multiply(const Q4View& weight, const Activations& x, const Output& out, int64_t begin, int64_t end, int64_t first,
               int64_t last) {
-  const CodedNumbers numbers(weight);
-  if (x.tokens <= kFewTiled && numbers.fit) {
+  if (x.tokens <= kFewTiled) {
+    const CodedNumbers numbers(weight);
     const auto multiply = weight.kind == Q4Kind::minimums ? multiply_codes<true> : multiply_codes<false>;
-    return multiply(weight, numbers, x, out, begin, end, last);
+    if (numbers.fit) return multiply(weight, numbers, x, out, begin, end, last);
   }
   const float factor = factor_of(weight);
   with_kind(weight.kind, [&]<Q4Kind kKind>() {

@@ -57,8 +57,7 @@ class Fused:
 
 def fused(values: Sequence[Value], section: Section) -> Fused:
     """Join rotation with attention, linear layers with gated activations, and those with the linear layer after."""
-    readers = Counter(index for op in section.ops for index in op.inputs)
-    readers[section.output] += 1
+    readers = readers_of(section)
     makers = {index: op for op in section.ops for index in op.outputs}
     joined: dict[int, Any] = {}  # id of an operation -> what replaces it, None for nothing
     for op in section.ops:
@@ -81,6 +80,13 @@ def fused(values: Sequence[Value], section: Section) -> Fused:
     ops = tuple(new for op in section.ops if (new := joined.get(id(op), op)) is not None)
     placed = tuple(index for index in section.inputs.values() if values[index].dtype != "int64")
     return Fused(inputs=placed, ops=ops, output=section.output)
+
+
+def readers_of(section: Section | Fused) -> Counter[int]:
+    """Return how often each value is read, by operations and as the section's output."""
+    readers = Counter(index for op in section.ops for index in op.inputs)
+    readers[section.output] += 1
+    return readers
 
 
 def _mlp(gated: GatedLinear, down: Linear) -> GatedMLP:

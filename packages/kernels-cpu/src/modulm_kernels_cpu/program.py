@@ -5,7 +5,6 @@ no torch. What it cannot run is refused with the reason, and the engine runs the
 """
 
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -19,7 +18,15 @@ from modulm.interfaces.program import Graph
 from modulm_kernels_cpu import _native
 from modulm_kernels_cpu.attention import CPUAttention
 from modulm_kernels_cpu.buffers import Place, plan_buffers
-from modulm_kernels_cpu.fusion import Fused, GatedLinear, GatedMLP, RotatedAttention, fused, with_whole_tables
+from modulm_kernels_cpu.fusion import (
+    Fused,
+    GatedLinear,
+    GatedMLP,
+    RotatedAttention,
+    fused,
+    readers_of,
+    with_whole_tables,
+)
 from modulm_kernels_cpu.packed_dense import PackedMatrix
 
 At = tuple[int, int, int]
@@ -95,10 +102,8 @@ class NativeProgram:
         plan = plan_buffers(self._values, section)
         places = {index: _at(place) for index, place in plan.places.items()}
         native = _native.Section(list(plan.sizes), list(plan.local))
-        readers = Counter(index for op in section.ops for index in op.inputs)
-        readers[section.output] += 1
         views = {i for op in section.ops if isinstance(op, recorded.Split | recorded.Reshape) for i in op.outputs}
-        self._alone = {index for index, count in readers.items() if count == 1} - views
+        self._alone = {index for index, count in readers_of(section).items() if count == 1} - views
         begins, lasts = {s.start for s in plan.stretches}, {s.stop - 1 for s in plan.stretches}
         for number, op in enumerate(section.ops):
             tag = op.__struct_config__.tag
