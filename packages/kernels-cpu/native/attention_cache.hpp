@@ -61,14 +61,21 @@ struct Blocks {
   Scale* scales(T* codes) const { return reinterpret_cast<Scale*>(codes + block_size * head_size); }
 };
 
-// put(d, number) for each number of a head, rotated by the token's row of the tables if there are any.
-template <class Put>
-inline void rotated(const AttentionCall& call, const float* x, int64_t token, const Put& put) {
+// A head's numbers, rotated by the token's row of the tables if there are any, times `scale`.
+inline void rotate(const AttentionCall& call, const float* x, int64_t token, float scale, float* to) {
   const int64_t width = call.cos == nullptr ? 0 : call.rope_width, half = width / 2;
   const float *cos = call.cos + token * width, *sin = call.sin + token * width;
-  for (int64_t d = 0; d < half; ++d) put(d, x[d] * cos[d] - x[d + half] * sin[d]);
-  for (int64_t d = half; d < width; ++d) put(d, x[d] * cos[d] + x[d - half] * sin[d]);
-  for (int64_t d = width; d < call.head_size; ++d) put(d, x[d]);
+  int64_t d = 0;
+  for (; d + kLanes <= half; d += kLanes) {
+    const Vec first = load(x + d), second = load(x + half + d), factor = all(scale);
+    store(to + d, (first * load(cos + d) - second * load(sin + d)) * factor);
+    store(to + half + d, (second * load(cos + half + d) + first * load(sin + half + d)) * factor);
+  }
+  for (; d < half; ++d) {
+    to[d] = (x[d] * cos[d] - x[d + half] * sin[d]) * scale;
+    to[d + half] = (x[d + half] * cos[d + half] + x[d] * sin[d + half]) * scale;
+  }
+  for (d = width; d < call.head_size; ++d) to[d] = x[d] * scale;
 }
 
 inline const float* key_of(const AttentionCall& call, int64_t kv_head, int64_t token) {
@@ -101,14 +108,16 @@ void write_token(const AttentionCall& call, const Blocks<T>& blocks, int64_t kv_
   T codes[kLargestHead];
   const int64_t size = call.head_size;
   const float key_scale = scale_of(call.key_scales, kv_head), value_scale = scale_of(call.value_scales, kv_head);
-  const auto scaled = [](float x, float scale) { return sizeof(T) == 1 ? x / scale : x; };
-  rotated(call, key_of(call, kv_head, token), token, [&](int64_t d, float x) { numbers[d] = scaled(x, key_scale); });
-  narrow_all(numbers, size, codes);
+  const auto scale = [&](const float* x, float by) {
+    for (int64_t d = 0; d < size; ++d) numbers[d] = x[d] / by;
+    return numbers;
+  };
+  rotate(call, key_of(call, kv_head, token), token, 1.0f, numbers);
+  narrow_all(sizeof(T) == 1 ? scale(numbers, key_scale) : numbers, size, codes);
   T* to_key = blocks.key(block, offset);
   for (int64_t d = 0; d < size; ++d) to_key[d * call.block_size] = codes[d];
   const float* value = value_of(call, kv_head, token);
-  for (int64_t d = 0; d < size; ++d) numbers[d] = scaled(value[d], value_scale);
-  narrow_all(numbers, size, blocks.value(block, offset));
+  narrow_all(sizeof(T) == 1 ? scale(value, value_scale) : value, size, blocks.value(block, offset));
 }
 
 // Largest magnitude; infinite where one is not finite.
@@ -138,7 +147,7 @@ inline void write_token(const AttentionCall& call, const Blocks<int8_t>& blocks,
   float numbers[kLargestHead];
   int8_t codes[kLargestHead];
   const int64_t size = call.head_size;
-  rotated(call, key_of(call, kv_head, token), token, [&](int64_t d, float x) { numbers[d] = x; });
+  rotate(call, key_of(call, kv_head, token), token, 1.0f, numbers);
   *blocks.key_scale(block, offset) = to_bytes(numbers, size, codes);
   int8_t* to_key = blocks.key(block, offset);
   for (int64_t d = 0; d < size; d += kQuad) __builtin_memcpy(to_key + d * call.block_size, codes + d, kQuad);

@@ -44,9 +44,7 @@ struct UnitRows {
   // The row's query, rotated and scaled, so that its products with keys are scores, or those divided by the cap.
   void query(int64_t row, float* to) const {
     const int64_t token = this->token(row);
-    const float scale = query_scale;
-    const float* from = call.query + token * call.query_token_stride + head(row) * call.query_head_stride;
-    rotated(call, from, token, [=](int64_t d, float x) { to[d] = x * scale; });
+    rotate(call, call.query + token * call.query_token_stride + head(row) * call.query_head_stride, token, query_scale, to);
   }
   void ask_query(int64_t row) const {
     const float* from = call.query + token(row) * call.query_token_stride + head(row) * call.query_head_stride;

@@ -11,8 +11,8 @@ constexpr int64_t kRowsPerUnit = 192;
 constexpr int64_t kRowsToSplit = 32;  // units with no more rows than this are split along the context
 constexpr int64_t kShortestSplit = 256, kMostSplits = 32;
 constexpr int64_t kSplitNumbers = 5 << 13;  // of a head's keys in a split: memory is read faster without a break
-constexpr int64_t kTile = 64;               // splits begin where tiles do
-constexpr int64_t kCostToShare = 4096;  // pairs of rows and positions; less is done before another thread wakes up
+constexpr int64_t kEvenTo = 16;             // positions: splits begin at multiples of it
+constexpr int64_t kCostToShare = 1024;  // pairs of rows and positions; less is done before another thread wakes up
 constexpr int64_t kTokensAtOnce = 32;   // that one thread writes to the cache
 
 void require(bool holds, const char* message) {
@@ -97,17 +97,18 @@ void AttentionPlan::cut(Units& found, int64_t sequence) const {
     const int64_t begin = found.window == 0 ? 0 : std::max<int64_t>(0, unit.first_position - int64_t(found.window) + 1);
     // An even number, as threads often are.
     const int64_t pairs = std::min(divided_up(end - begin, 2 * found.split), kMostSplits / 2);
-    const int64_t even = divided_up(divided_up(end - begin, 2 * pairs), kTile) * kTile;
-    const int64_t step = rows > kRowsToSplit ? end : std::max(kShortestSplit, even);
-    const int64_t num_splits = rows > kRowsToSplit ? 1 : divided_up(end, step) - begin / step;
+    const int64_t wanted = rows > kRowsToSplit || end - begin <= kShortestSplit ? 1 : 2 * pairs;
+    const int64_t origin = begin / kEvenTo * kEvenTo;
+    const int64_t step = divided_up(divided_up(end - origin, wanted), kEvenTo) * kEvenTo;
+    const int64_t num_splits = divided_up(end - origin, step);
     unit.num_splits = int32_t(num_splits);
     unit.partial_row = found.num_partial_rows;
     unit.tile = found.num_tiles;
     for (int64_t s = 0; s < num_splits; ++s) {
       unit.split = int32_t(s);
       unit.writes = s == num_splits - 1 && token_end - token_begin == 1;
-      unit.begin = int32_t(s == 0 ? begin : (begin / step + s) * step);
-      unit.end = int32_t(s == num_splits - 1 ? end : (begin / step + s + 1) * step);
+      unit.begin = int32_t(std::max(begin, origin + s * step));
+      unit.end = int32_t(std::min(end, origin + (s + 1) * step));
       found.units.push_back(unit);
       note_blocks(found, unit);
     }

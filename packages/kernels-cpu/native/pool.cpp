@@ -1,5 +1,7 @@
 #include "pool.hpp"
 
+#include <chrono>
+
 #include "job.hpp"
 
 #if defined(__x86_64__)
@@ -9,7 +11,11 @@
 namespace modulm {
 namespace {
 
-constexpr int kSpins = 2000;  // some 20 to 50 microseconds: the gap between two kernels of a step
+using Clock = std::chrono::steady_clock;
+
+// Longer than what lies between two steps of one sequence: to wake a thread takes the waker 40 microseconds of them.
+constexpr auto kSpinning = std::chrono::microseconds(300);
+constexpr int kSpinsAtOnce = 64;  // until the clock is looked at
 
 thread_local int number_here = -1;  // inside a piece
 
@@ -36,6 +42,18 @@ inline void relax() {
 #elif defined(__aarch64__)
   asm volatile("yield");
 #endif
+}
+
+// Returns when `is_over()` or after a while.
+template <class Condition>
+inline void spin_until(const Condition& is_over) {
+  const auto end = Clock::now() + kSpinning;
+  do {
+    for (int spin = 0; spin < kSpinsAtOnce; ++spin) {
+      if (is_over()) return;
+      relax();
+    }
+  } while (Clock::now() < end);
 }
 
 }  // namespace
@@ -101,7 +119,7 @@ void Pool::execute(int64_t count, int64_t grain, Call call, const void* self) {
 void Pool::work(int number) {
   uint32_t seen = 0;
   for (;;) {
-    for (int spin = 0; spin < kSpins && epoch_.load(std::memory_order_relaxed) == seen; ++spin) relax();
+    spin_until([&] { return epoch_.load(std::memory_order_relaxed) != seen; });
     epoch_.wait(seen);
     if (stop_) return;
     seen = epoch_.load();
