@@ -49,7 +49,7 @@ struct Lines {
     const uint8_t* at = panel + word * kWordBytes;
 #pragma GCC unroll 2
     for (int v = 0; v < 2; ++v, at += 64) {
-      __builtin_prefetch(at + kBytesNear, 0, 2);
+      __builtin_prefetch(at + kBytesInLines, 0, 2);
       first[v] = load_bf16_of_pair<0>(at), second[v] = load_bf16_of_pair<1>(at);
     }
   }
