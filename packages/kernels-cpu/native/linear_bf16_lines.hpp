@@ -9,7 +9,6 @@ namespace modulm::MODULM_ISA {
 namespace {
 
 constexpr int64_t kMostInLines = 3;  // tokens; more are faster in tiles
-constexpr int64_t kBytesInLines = 12 << 10;  // between what is multiplied and what is asked for
 
 // While one lives, numbers too small to be normal count as 0 on this thread, as they do in tiles.
 class NoSubnormals {

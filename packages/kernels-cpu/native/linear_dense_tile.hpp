@@ -120,12 +120,12 @@ inline void add_input(const uint8_t* chunk, int64_t pair, int row, const float* 
   }
 }
 
-constexpr int64_t kBytesAhead = 32 << 10, kBytesNear = 3 << 10;
+constexpr int64_t kBytesAhead = 32 << 10, kBytesNear = 12 << 10;
 constexpr int kFewestToFetch = 5;  // tokens from which on kBytesAhead are asked for
 
 // Asks for weights that are read some time later: a processor does not look beyond a page of memory, and would wait at
 // each. With few tokens it fetches most by its own guesses, which begin the sooner at a page for what is asked for in it
-// shortly before; far ahead it would have to wait for all that was asked (measured: 4 tokens lose a tenth by it, 6 gain a
+// before; farther ahead it would have to wait for all that was asked (measured: 4 tokens lose a tenth by it, 6 gain a
 // quarter). float32 may be a chunk that was widened. Inlined by force: GCC drops calls of a function that does nothing else.
 template <Element element, int tokens>
 [[gnu::always_inline]] inline void fetch_ahead(const uint8_t* chunk, int64_t pair) {

@@ -54,8 +54,8 @@ class Lines {
 #pragma GCC unroll 8
     for (int i = 0; i < kWords; i += 2, at += 128) {
       if (word + i >= end) break;
-      __builtin_prefetch(at + kBytesInLines, 0, 2);
-      __builtin_prefetch(at + kBytesInLines + 64, 0, 2);
+      __builtin_prefetch(at + kBytesNear, 0, 2);
+      __builtin_prefetch(at + kBytesNear + 64, 0, 2);
       const __m512i before = _mm512_loadu_si512(at), after = _mm512_loadu_si512(at + 64);
       add_words<some_are_small>(_mm512_unpacklo_epi16(after, before), pairs + i, sums.first[0], sums.second[0]);
       add_words<some_are_small>(_mm512_unpackhi_epi16(after, before), pairs + i, sums.first[1], sums.second[1]);

@@ -49,7 +49,7 @@ struct Lines {
     const uint8_t* at = panel + word * kWordBytes;
 #pragma GCC unroll 2
     for (int v = 0; v < 2; ++v, at += 64) {
-      __builtin_prefetch(at + kBytesInLines, 0, 2);
+      __builtin_prefetch(at + kBytesNear, 0, 2);
       first[v] = load_bf16_of_pair<0>(at), second[v] = load_bf16_of_pair<1>(at);
     }
   }
@@ -63,6 +63,9 @@ void multiply_few(const DensePanels& weight, const Activations& x, const Output&
     store_panel(sums, panel, 0, tokens, out);
   }
 }
+
+// A step is asked for before its tiles are loaded; an even number of KiB away its lines would cross a page.
+constexpr int64_t kTilesAhead = 3 << 10;
 
 // Adds up one panel for tokens from `token` on.
 template <int64_t ahead>
@@ -87,7 +90,7 @@ void multiply(const DensePanels& weight, const Activations& x, const Output& out
     for (int64_t token = first; token < last; token += kGroup) {
       const int64_t next = token + kGroup < last ? token + kGroup : last;
       const Results results(out, panel, token, next - token);
-      const auto add = token == first ? add_panel<kBytesNear> : add_panel<0>;  // other tokens find it in a cache
+      const auto add = token == first ? add_panel<kTilesAhead> : add_panel<0>;  // other tokens find it in a cache
       add(weight.data + panel * weight.panel_bytes(), x, token, next - token > kTokens);
       results.store(sums);
     }

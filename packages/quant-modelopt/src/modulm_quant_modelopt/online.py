@@ -1,10 +1,12 @@
 """`nvfp4_per_token`: checkpoints of plain floats whose weights are made NVFP4 while they load.
 
 As ModelOpt makes them without calibration: a scale for the tensor that brings the largest group scale to 448, an e4m3
-scale for 16 inputs that brings the largest of them to 6, and the nearest of e2m1. Activations, which the name means to
-have a scale for each token, stay floats. Knows layers by their names alone.
+scale for 16 inputs that brings the largest of them to 6, and the nearest of e2m1. What is one matrix in a model (query,
+key and value; gate and up) has one scale for all its tensors. Activations, which the name means to have a scale for
+each token, stay floats. Knows layers by their names alone.
 """
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import ml_dtypes
@@ -24,6 +26,7 @@ _FLOATS = ("float32", "bfloat16", "float16")
 _GROUP = 16
 _MOST_SCALE, _MOST_CODE = 448.0, 6.0
 _ROWS_AT_ONCE = 512
+_TOGETHER = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
 
 
 class NVFP4PerToken(QuantizationScheme):
@@ -62,7 +65,8 @@ class NVFP4PerToken(QuantizationScheme):
         """See base class. `CheckpointError` where a number is NaN or infinite."""
         if self.rule(checkpoint, module, out_features, in_features) is None:
             return None
-        return rounded(checkpoint.tensor(f"{module}.weight"), f"Tensor {f'{module}.weight'!r} in {checkpoint.path}")
+        numbers, what = checkpoint.tensor(f"{module}.weight"), f"Tensor {f'{module}.weight'!r} in {checkpoint.path}"
+        return rounded(numbers, what, [checkpoint.tensor(name) for name in _beside(checkpoint, module)])
 
     def slice(self, name: str, weight: Dense) -> Weight:
         """See base class."""
@@ -73,8 +77,19 @@ class NVFP4PerToken(QuantizationScheme):
         return {"weights": "NVFP4, rounded to nearest while loading", "activations": "kept as floats"}
 
 
-def rounded(numbers: np.ndarray, what: str) -> Codebook4:
-    """Return floats [out_features, in_features] in NVFP4. Raises `CheckpointError` about `what` on NaN and odd rows."""
+def _beside(checkpoint: "Checkpoint", module: str) -> list[str]:
+    """Return the weights that share a scale with the one of `module`, itself left out."""
+    parent, _, last = module.rpartition(".")
+    names = set(checkpoint.tensor_names())
+    beside = [f"{parent}.{other}.weight" for group in _TOGETHER if last in group for other in group if other != last]
+    return [name for name in beside if name in names]
+
+
+def rounded(numbers: np.ndarray, what: str, beside: Sequence[np.ndarray] = ()) -> Codebook4:
+    """Return floats [out_features, in_features] in NVFP4, with the tensor's scale that `beside` has too.
+
+    Raises `CheckpointError` about `what` on NaN and odd rows.
+    """
     rows, columns = numbers.shape
     _check(columns, what)
     parts = range(0, rows, _ROWS_AT_ONCE)
@@ -85,6 +100,7 @@ def rounded(numbers: np.ndarray, what: str) -> Codebook4:
     largest = most.max(initial=0)
     if not np.isfinite(largest):
         raise CheckpointError(f"{what} holds a number that is NaN or infinite, which cannot be quantized.")
+    largest = max(largest, *filter(np.isfinite, map(_largest, beside)), np.float32(0))
     tensor = np.maximum(largest / np.float32(_MOST_SCALE * _MOST_CODE), np.finfo(np.float32).tiny)
     scales = (most / np.float32(_MOST_CODE) / tensor).astype(ml_dtypes.float8_e4m3fn).astype(np.float32)
     codes = np.empty((rows, columns // 2), np.uint8)
@@ -96,6 +112,11 @@ def rounded(numbers: np.ndarray, what: str) -> Codebook4:
         out_features=rows, in_features=columns, group_size=_GROUP, codes=codes, scales=scales.astype(np.float16),
         codebook=FP4 * tensor,
     )  # fmt: skip
+
+
+def _largest(numbers: np.ndarray) -> np.float32:
+    parts = (numbers[start : start + _ROWS_AT_ONCE] for start in range(0, len(numbers), _ROWS_AT_ONCE))
+    return np.float32(max(np.abs(part.astype(np.float32)).max(initial=0) for part in parts))
 
 
 def _check(columns: int, what: str) -> None:

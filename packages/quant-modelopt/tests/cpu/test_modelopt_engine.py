@@ -43,8 +43,8 @@ def largest(weight, group):
     return np.abs(weight).reshape(len(weight), -1, group).max(-1)
 
 
-def quantized(weight, algorithm):
-    """Return a layer's tensors by last name, and what they are worth, float64."""
+def quantized(weight, algorithm, most=None):
+    """Return a layer's tensors by last name, and what they are worth, float64; `most` is the largest that counts."""
     if algorithm == "FP8":
         scale = np.float32(np.abs(weight).max() / 448)
         data = e4m3(weight / scale)
@@ -52,7 +52,7 @@ def quantized(weight, algorithm):
             float
         ) * scale
     if algorithm == "NVFP4":
-        tensor = np.float32(np.abs(weight).max() / 448 / 6)
+        tensor = np.float32((most or np.abs(weight).max()) / 448 / 6)
         scales = e4m3(largest(weight, 16) / 6 / tensor)
         factors = scales.astype(float).repeat(16, axis=1) * float(tensor)
         codes, values = e2m1(weight / factors)
@@ -65,16 +65,18 @@ def quantized(weight, algorithm):
     return {"weight": data, "weight_scale": (exponents + 127).astype(np.uint8)}, values * factors
 
 
-def written(llama, folder, algorithm_of, declared, more=()):
-    """Write a checkpoint; return transformers' model of what it is worth."""
+def written(llama, folder, algorithm_of, declared, more=(), together=()):
+    """Write a checkpoint; return transformers' model of what it is worth. Last names `together` share NVFP4's scale."""
     shutil.copytree(llama, folder)
     theirs = AutoModelForCausalLM.from_pretrained(llama, dtype=torch.float32).double().eval()
-    tensors = load_file(llama / "model.safetensors")
+    plain = load_file(llama / "model.safetensors")
+    tensors = dict(plain)
     for name in [name for name in tensors if name.endswith("_proj.weight")]:
         module = name.removesuffix(".weight")
         algorithm = algorithm_of(module)
         if algorithm:
-            layer, worth = quantized(tensors.pop(name).astype(float), algorithm)
+            layer, worth = quantized(plain[name].astype(float), algorithm, most(name, plain, together))
+            del tensors[name]
             tensors |= {f"{module}.{last}": array for last, array in layer.items()}
             theirs.get_submodule(module).weight.data = torch.from_numpy(worth)
     for last, number in dict(more).items():
@@ -85,6 +87,13 @@ def written(llama, folder, algorithm_of, declared, more=()):
         config["quantization_config"] = {"quant_method": "modelopt", "ignore": ["lm_head"], **declared}
     (folder / "config.json").write_text(json.dumps(config))
     return theirs
+
+
+def most(name, plain, together):
+    """Return the largest number of all weights that share a scale with this one."""
+    parent, last = name.removesuffix(".weight").rsplit(".", 1)
+    group = next((group for group in together if last in group), [last])
+    return max(np.abs(plain[f"{parent}.{one}.weight"].astype(float)).max() for one in group)
 
 
 def check(folder, theirs, kinds, *, bound, **options):
@@ -143,9 +152,10 @@ def test_declared_in_a_file_of_its_own(llama, tmp_path):
 
 
 def test_plain_checkpoints_become_nvfp4_as_they_load(llama, tmp_path):
-    """The oracle is what this file's own rounding gives, written nowhere."""
-    theirs = written(llama, tmp_path / "m", lambda module: "NVFP4", {"quant_algo": "NVFP4"})
-    check(llama, theirs, {"Codebook4": 14}, bound=1e-4, kernel_precision="exact", quantization="nvfp4_per_token")
+    """The oracle is what this file's own rounding gives; what is one matrix has one scale, as ModelOpt exports it."""
+    together = [("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj")]
+    theirs = written(llama, tmp_path / "m", lambda module: "NVFP4", {"quant_algo": "NVFP4"}, together=together)
+    check(llama, theirs, {"Codebook4": 8}, bound=1e-4, kernel_precision="exact", quantization="nvfp4_per_token")
 
 
 def test_unlike_parts_of_a_fused_layer_are_refused(llama, tmp_path):

@@ -41,6 +41,18 @@ def test_numbers_become_the_nearest(dtype):
     assert (np.abs(weight.scales.astype(float) - wanted) <= np.abs(scales - wanted) + 1e-4 * (1 + wanted)).all()
 
 
+def test_what_becomes_one_matrix_has_one_scale():
+    rng = np.random.default_rng(2)
+    names = ["q_proj", "k_proj", "v_proj", "o_proj"]
+    tensors = {f"a.{name}.weight": rng.normal(size=(8, 32)).astype(np.float32) for name in names}
+    checkpoint = MemoryCheckpoint({}, tensors)
+    most = {name: np.abs(tensors[f"a.{name}.weight"]).max() for name in names}
+    for name in names:
+        weight = NVFP4PerToken().weight(checkpoint, f"a.{name}", 8, 32)
+        wanted = most[name] if name == "o_proj" else max(most[other] for other in names[:3])
+        np.testing.assert_allclose(weight.codebook.max(), 6 * wanted / 448 / 6, rtol=1e-6)
+
+
 @pytest.mark.parametrize("numbers", [np.zeros((4, 32)), np.full((4, 32), 1e-44), np.full((2, 16), 3e38)])
 def test_nothing_overflows(numbers):
     numbers = numbers.astype(np.float32)
